@@ -7,6 +7,7 @@ foreign code checks here what the exception means. Explained in `docs/actors.md`
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import anyio
 
@@ -96,3 +97,20 @@ def _is_caller_cancelled() -> bool:
 
     task = current_task()
     return task is not None and task.cancelling() > 0
+
+
+def sole_error(error: BaseException) -> BaseException:
+    """The only error in nested exception groups, as task groups raise them; a group of several errors as it is."""
+    found = list(islice(errors_in(error), 2))
+    return found[0] if len(found) == 1 else error
+
+
+def errors_in(error: BaseException) -> Iterator[BaseException]:
+    """The errors in nested exception groups, in order; an error that is no group itself."""
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, BaseExceptionGroup):
+            waiting.extend(reversed(each.exceptions))
+        else:
+            yield each

@@ -5,6 +5,7 @@ Waits are real where jitter is 0 and nothing waits; where the length of a wait m
 
 import itertools
 
+import anyio
 import pytest
 import trio
 import trio.testing
@@ -329,6 +330,22 @@ async def test_a_bug_in_a_provider_is_its_failure_and_frees_its_slot() -> None:
         assert "KeyError at scripted.py:" in str(caught.value)
         assert "secret" not in str(caught.value), "its words may be a key or what somebody said"
         assert (await gateway.complete(ask(), on_attempt=Told())).text == "fine"
+
+
+class InTaskGroup:
+    """A provider that asks two services at once, and raises what one of them answered."""
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            raise ProviderError("a", "bad_request", "no such model")
+        raise AssertionError("a task group raises what was raised in it")
+
+
+async def test_what_a_provider_raises_in_a_task_group_is_the_failure_that_it_says() -> None:
+    async with LLMGateway(RouterConfig(default_provider="a"), {"a": InTaskGroup()}).open() as gateway:
+        with pytest.raises(ProviderError, match="bad_request: no such model"):
+            await gateway.complete(ask(), on_attempt=Told())
 
 
 def test_traits_are_those_of_a_remote_service_unless_stated() -> None:

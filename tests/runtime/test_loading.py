@@ -1,17 +1,20 @@
 """Settings out of files, variables and arguments (docs/configuration.md)."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import ValidationError
 
 from kitchener.cli.options import Options
 from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig, parse_settings
 from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime
 from kitchener.runtime.loading import EMBEDDED, check_config, load_config
+from kitchener.runtime.root_layout import settings_of
 
 _PROVIDER = '[router.providers.p]\nbase_url = "http://127.0.0.1:1/v1"\n'
 _SERVER = "[mcp.m]\n"
@@ -448,3 +451,37 @@ class TestLookUp:
         async with open_runtime() as runtime:
             assert runtime.root == tmp_path / ".kitchener"
         assert load_config().source == EMBEDDED
+
+
+@pytest.mark.parametrize(
+    ("root", "problem"),
+    [
+        ("", "= \"\": must name a directory; '.' is the current one"),
+        (3, "is int: expected a path, as str or Path"),
+        (b"root", "is bytes: expected a path"),
+        (True, "is bool: expected a path"),
+        ("a\0b", "must not hold a character NUL"),
+    ],
+)
+@pytest.mark.parametrize("config", [None, RuntimeConfig()])
+def test_a_root_that_is_no_path_is_refused(
+    root: Any, problem: str, config: RuntimeConfig | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It became the name of a directory, and `os.environ.get("ROOT", "")` the current directory."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        settings_of(config, root)
+
+
+def test_an_empty_plane_root_is_refused(write: Any) -> None:
+    with pytest.raises(ConfigError, match="plane_root"):
+        load_config(write('plane_root = ""'))
+    with pytest.raises(ValidationError):
+        RuntimeConfig(plane_root="")
+
+
+def test_a_root_may_begin_with_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file it always could; as an argument beside a `RuntimeConfig`, and in one, it named a directory `~`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for settings in (settings_of(RuntimeConfig(), "~/bot"), settings_of(RuntimeConfig(plane_root="~/bot"), None)):
+        assert settings.plane_root == str(tmp_path / "bot")

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from kitchener import Runtime, TurnTimeout, open_sync, tool
-from kitchener.errors import ApprovalAnswered, ConfigError
+from kitchener.errors import ApprovalAnswered, ConfigError, RuntimeClosed
 from kitchener.records import events
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model
@@ -156,3 +156,13 @@ def test_errors_are_those_of_the_runtime(tmp_path: Path, backend: Backend) -> No
         agent.ask("hello", deadline=0.05)
     with pytest.raises(ZeroDivisionError), open_sync(scripted_config(tmp_path), providers={"scripted": held}):
         raise ZeroDivisionError
+
+
+@BACKENDS
+def test_a_conversation_whose_block_has_ended_says_so(tmp_path: Path, backend: Backend) -> None:
+    with open_sync(root=tmp_path, backend=backend) as agent:
+        agent.ask("hello")
+    with pytest.raises(RuntimeClosed, match="inside the block of `open_sync`"):
+        agent.ask("are you there?")
+    with pytest.raises(RuntimeClosed):
+        agent.pending_approvals()

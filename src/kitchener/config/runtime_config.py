@@ -402,7 +402,7 @@ class HO2Config(
 class RuntimeConfig(Settings):
     """The whole of `kitchener.toml`."""
 
-    plane_root: str = ".kitchener"
+    plane_root: str = Field(default=".kitchener", min_length=1)
     """Directory of all ledgers and their indexes. A relative path starts at the file's directory, without a file at the current
     one."""
     ledger: LedgerConfig = Field(default_factory=LedgerConfig)

@@ -1,6 +1,11 @@
 """Errors of the ledgers: what is stored does not verify, cannot be stored, or is not known to be stored."""
 
+from typing import Final
+
 from kitchener.errors.root import KitchenerError
+
+THIS_PROCESS: Final = "this process"
+"""The `holder` of a `LedgerLocked` if another runtime of the same process has the ledger."""
 
 
 class LedgerError(KitchenerError):
@@ -38,11 +43,12 @@ class PartDamaged(LedgerError):
 
 
 class LedgerLocked(LedgerError):
-    """Another writer holds the ledger."""
+    """Another writer holds the ledger. `holder` says which, `THIS_PROCESS` if it is another runtime of this process."""
 
     def __init__(self, path: str, holder: str) -> None:
         self.path, self.holder = path, holder
-        super().__init__(f"{path} is in use by {holder}; one process writes a ledger at a time: stop it, or use another root")
+        remedy = "close the runtime that has it" if holder == THIS_PROCESS else "stop it"
+        super().__init__(f"{path} is in use by {holder}; one runtime writes a ledger at a time: {remedy}, or use another root")
 
 
 class LedgerPathError(LedgerError):

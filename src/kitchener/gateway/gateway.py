@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import anyio
 
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import is_own_failure, sole_error
 from kitchener.clock import loop_clock
 from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError, ProviderReason
@@ -296,6 +296,7 @@ class LLMGateway:
             if not is_own_failure(error):
                 attempts.abandoned()
                 raise
+            error = sole_error(error)  # a provider may have raised it in a task group
             if isinstance(error, ProviderError):
                 failure = checked_failure(target.provider_id, error)
             else:

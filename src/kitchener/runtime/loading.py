@@ -136,8 +136,7 @@ def load_config(
         check_values(overrides, "argument")
         layers.add(overrides, here, origin="argument", at=())
     if root is not None:
-        check_values(str(root), "argument root", ("plane_root",))
-        layers.add({"plane_root": str(root)}, here, origin="argument root", at=("plane_root",))
+        layers.add({"plane_root": str(checked_root(root))}, here, origin="argument root", at=("plane_root",))
     layers.add({"plane_root": layers.data.get("plane_root", ".kitchener")}, here)
     layers.name_agents(source)
     return LoadedConfig(parse_settings(RuntimeConfig, layers.data, source, origins=layers.origins), source, base_dir)
@@ -355,6 +354,21 @@ def _absolute(value: object, at: tuple[str, ...], base: Path) -> object:
     if any(_matches(at, pattern) for pattern in _KEY_FILES) and value.startswith("file:"):
         return f"file:{_join(base, value.removeprefix('file:'))}"
     return value
+
+
+def checked_root(root: str | Path) -> Path:
+    """The argument `root` with a leading `~` expanded.
+
+    Raises:
+        ConfigError: it is no path, or empty, or holds what no setting can have
+    """
+    if not isinstance(root, str | os.PathLike):
+        raise ConfigError("argument root", "", "", f"is {type(root).__name__}: expected a path, as str or Path")
+    text = os.fspath(root)
+    if not text:
+        raise ConfigError("argument root", "", '""', "must name a directory; '.' is the current one")
+    check_values(text, "argument root", ("plane_root",))
+    return _home(text)
 
 
 def _home(path: str | Path) -> Path:

@@ -20,7 +20,7 @@ from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.memory.reader import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.records.events import SEALED_FIELDS, index_keys
-from kitchener.runtime.loading import load_config
+from kitchener.runtime.loading import checked_root, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Keyring, Sealer
 
@@ -37,7 +37,7 @@ def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | No
     if not isinstance(config, RuntimeConfig):
         return load_config(config, root=root).config
     named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
-    where = Path(root if root is not None else config.plane_root).absolute()
+    where = checked_root(root if root is not None else config.plane_root).absolute()
     return config.model_copy(update={"plane_root": str(where), "agents": named})
 
 

@@ -6,7 +6,7 @@ finish within a grace period, aborts the rest, commits and closes. Explained in 
 """
 
 import gc
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
-from kitchener.cancellation import ends_when_told
+from kitchener.cancellation import ends_when_told, errors_in
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
@@ -470,18 +470,10 @@ def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, gi
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The only error in nested groups; the first error, if all are stopped actors; otherwise the group."""
-    leaves = list(_leaves(group))
-    if len(leaves) == 1 or all(isinstance(leaf, ActorStopped) for leaf in leaves):
-        return leaves[0]
+    errors = list(errors_in(group))
+    if len(errors) == 1 or all(isinstance(each, ActorStopped) for each in errors):
+        return errors[0]
     return group
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _leaves(each)
-    else:
-        yield error
 
 
 def tune_gc() -> None:

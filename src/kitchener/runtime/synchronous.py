@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kitchener.config import RuntimeConfig
+from kitchener.errors import RuntimeClosed
 from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
@@ -33,6 +34,7 @@ class SyncRuntime:
         self.session_id: str | None = None
         """The session of the conversation; None before the first message. Can be set to another session; None: a new one."""
         self._portal, self._agent_class, self._subject_id = portal, agent_class, subject_id
+        self._is_closed = False
 
     def ask(
         self,
@@ -118,7 +120,13 @@ class SyncRuntime:
         return self.call(self.runtime.supervisor(self._agent_class).answer_client_calls, outputs)
 
     def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        """Runs a coroutine function, such as `runtime.supervisor().end_session`, and returns its result. Ctrl-C cancels it."""
+        """Runs a coroutine function, such as `runtime.supervisor().end_session`, and returns its result. Ctrl-C cancels it.
+
+        Raises:
+            RuntimeClosed: the block of `open_sync` has ended
+        """
+        if self._is_closed:
+            raise RuntimeClosed("the runtime is closed: call it inside the block of `open_sync`")
         ended: Future[None] = Future()
 
         async def run() -> T:
@@ -168,7 +176,9 @@ def open_sync(
             open_runtime(config, root=root, tools=tools, providers=providers, admin_socket=admin_socket)
         )
         runtime = opened.__enter__()
+        agent = SyncRuntime(portal, runtime, agent_class, subject_id)
         try:
-            yield SyncRuntime(portal, runtime, agent_class, subject_id)
+            yield agent
         finally:
+            agent._is_closed = True
             opened.__exit__(None, None, None)  # without the error: a KeyboardInterrupt would end the other event loop

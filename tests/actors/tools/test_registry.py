@@ -30,6 +30,7 @@ from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
 from kitchener.records.tools.tool_context import ToolContext
+from kitchener.records.tools.tool_question import ConfirmationRequired
 from tests.actors.tools.calls import a_call
 from tests.actors.waiting import in_stopped_time, pass_time
 
@@ -229,6 +230,12 @@ def test_names_follow_a_grammar(name: str) -> None:
         tool(name=name)(starred)
 
 
+@pytest.mark.parametrize("given", [3, "my_bot.tools:list_packages", None])
+def test_what_is_no_function_is_no_tool(given: Any) -> None:
+    with pytest.raises(ToolError, match=rf"a tool is {type(given).__name__}: expected a function; names of functions belong"):
+        ToolRegistry([given])
+
+
 @pytest.mark.parametrize("timeout_s", [0, -1.0, float("inf"), float("nan")])
 def test_timeouts_are_positive_and_finite(timeout_s: float) -> None:
     with pytest.raises(ToolError, match="timeout_s: expected seconds above 0"):
@@ -380,7 +387,12 @@ class Odd(Exception):
         (SystemExit(3), "SystemExit: 3"),
         (TimeoutError(), "TimeoutError: "),
         (LookupError(), "LookupError: "),
-        (ExceptionGroup("two", [ValueError("a")]), "ExceptionGroup: two (1 sub-exception)"),
+        (ExceptionGroup("one", [ExceptionGroup("inner", [ValueError("a")])]), "ValueError: a"),
+        (
+            BaseExceptionGroup("two", [ExceptionGroup("x", [ValueError("a")]), SystemExit(3)]),
+            "BaseExceptionGroup: two (2 sub-exceptions): ValueError: a; SystemExit: 3",
+        ),
+        (ExceptionGroup("many", [Odd()] * 100), "ExceptionGroup: many (100 sub-exceptions): Odd: odd \\ud800x"),
         (Odd(), "Odd: odd \\ud800x"),
     ],
 )
@@ -399,6 +411,28 @@ async def test_what_a_tool_raises_is_its_outcome(error: BaseException, told: str
     assert len(found.error) < 2_100
     assert "Traceback" not in found.error
     found.error.encode()
+
+
+async def test_what_a_task_group_of_a_tool_raises_is_told_by_its_own_words() -> None:
+    """A task group wraps each error in a group whose text names none of them."""
+
+    async def there() -> None:
+        """Fails beside another task."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            raise ToolError("no such city: give the name of a capital")
+
+    assert (await run(there)).error == "ToolError: no such city: give the name of a capital"
+
+
+async def test_a_question_from_a_task_group_of_a_tool_is_asked() -> None:
+    async def there() -> None:
+        """Asks beside another task."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            raise ConfirmationRequired("Really?")
+
+    assert (await run(there)).question is not None
 
 
 async def test_an_interrupt_from_the_keyboard_passes_through() -> None:
@@ -631,9 +665,9 @@ def deep(levels: int) -> Any:
     ("value", "problem"),
     [
         (object(), "Unable to serialize unknown type"),
-        (float("nan"), "nan has no JSON form"),
-        ({"n": 2**60}, "is outside"),
-        ("\ud800", "surrogate"),
+        (float("nan"), "form: result: nan has no JSON form"),
+        ({"n": [0, 2**60]}, "form: result.n[1]: integer 1152921504606846976 is outside"),
+        (["\ud800"], "form: result[0]: text holds a lone surrogate"),
         (b"\xff", "invalid utf-8"),
         (deep(62), "nested deeper than 64 levels"),
     ],

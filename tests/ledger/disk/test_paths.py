@@ -48,7 +48,9 @@ async def test_missing_directories_are_made_for_the_owner_alone(tmp_path: Path) 
 async def test_a_second_writer_in_this_process_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     async with open_ledger(path) as ledger:
-        with pytest.raises(LedgerLocked, match="in use by this process") as refused:
+        with pytest.raises(
+            LedgerLocked, match=r"in use by this process.*: close the runtime that has it, or use another root"
+        ) as refused:
             async with open_ledger(path):
                 pytest.fail("it was opened")
         assert (refused.value.path, refused.value.holder) == (str(path), "this process")

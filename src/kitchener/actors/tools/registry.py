@@ -86,6 +86,9 @@ class Tool(Generic[P, R]):
         trusted: bool = True,
         **limits: Unpack[DeclaredLimits],
     ) -> None:
+        if not callable(function):
+            found = type(function).__name__
+            raise ToolError(f"a tool is {found}: expected a function; names of functions belong into the settings' `tools`")
         self.tool_id = name if name is not None else getattr(function, "__name__", "")
         if not _TOOL_ID.fullmatch(self.tool_id):
             raise ToolError(f"tool name {self.tool_id!r}: expected 1 to 64 letters, digits, '_', '.' or '-'; give name=…")

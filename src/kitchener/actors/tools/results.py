@@ -7,11 +7,13 @@ import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from kitchener.cancellation import errors_in, sole_error
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
 from kitchener.plain_names import words_of
@@ -23,6 +25,8 @@ from kitchener.schemas.json_schema import JsonSchema
 _MAX_ERROR_CHARS: Final = 2_000
 _CANCELLATIONS: Final = ("CancelledError", "Cancelled")
 """Names of the event loops' cancellation errors. Their texts are replaced, because they name tasks of this process."""
+_MAX_ERRORS: Final = 10
+"""Most errors of a group whose types and messages the model sees."""
 _MAX_VALUES: Final = 100_000
 """Most values in a result, or `max_bytes // 2` if that is more. A part that occurs several times counts each time."""
 _MAX_CHARS: Final = 64 * 1_048_576
@@ -32,6 +36,8 @@ _MAX_WALKED_DEPTH: Final = 300
 """Nesting depth at which the size check stops. No result with a JSON form is that deep."""
 _DEPTH_MARGIN: Final = 4
 """Levels that an entry or a prompt adds around a result, which must have a canonical form there, too."""
+_NESTED_PATH: Final = "[0]" * _DEPTH_MARGIN
+"""The path to a result inside these levels, which says nothing to a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +75,11 @@ def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     try:
         result = to_jsonable_python(value)
         # Checked at the depth that it will have in an entry, so that recording it cannot fail.
-        size = len(canonical_bytes(_nested(result), at="result")) - 2 * _DEPTH_MARGIN
-    except (PydanticSerializationError, EntryRefused, ValueError, RecursionError) as error:
+        size = len(canonical_bytes(_nested(result))) - 2 * _DEPTH_MARGIN
+    except EntryRefused as error:
+        place = f"result{error.path.removeprefix(_NESTED_PATH)}"
+        return ToolOutcome(error=storable(f"the tool has run, but its result has no JSON form: {place}: {error.problem}"))
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
         return ToolOutcome(error=storable(f"the tool has run, but its result has no JSON form: {error}"))
     return ToolOutcome(result=result if size <= max_bytes else _cut(result, size, max_bytes))
 
@@ -93,13 +102,21 @@ def cut_text(text: str, max_bytes: int) -> str:
 def failure(error: BaseException) -> ToolOutcome:
     """Converts an exception of a tool to an error with its type and message, without a traceback, or to its question.
 
-    A traceback would tell the model about this machine.
+    A traceback would tell the model about this machine. A group, as a task group raises it, is told by the errors in it.
     """
+    error = sole_error(error)
     if isinstance(error, ConfirmationRequired):
         return _asked(error.question)
+    text = _told(error)
+    if isinstance(error, BaseExceptionGroup):
+        text = f"{text}: {'; '.join(_told(each) for each in islice(errors_in(error), _MAX_ERRORS))}"
+    return ToolOutcome(error=storable(text))
+
+
+def _told(error: BaseException) -> str:
     if type(error).__name__ in _CANCELLATIONS:
-        return ToolOutcome(error=f"{type(error).__name__}: something that the tool waited for was cancelled")
-    return ToolOutcome(error=storable(words_of(error)))
+        return f"{type(error).__name__}: something that the tool waited for was cancelled"
+    return words_of(error)
 
 
 def storable(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Final
 
 from kitchener.clock import to_datetime
 from kitchener.errors import LedgerDiskError, LedgerLocked, LedgerPathError
+from kitchener.errors.ledger_errors import THIS_PROCESS
 from kitchener.small_files import sync_directory
 
 DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -240,7 +241,7 @@ def _holder(found: os.stat_result) -> str:
                 fields = lock.split()
                 # The system shows process 0 for a process in another container.
                 if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == inode and fields[4] != "0":
-                    return "this process" if fields[4] == str(os.getpid()) else f"process {fields[4]}"
+                    return THIS_PROCESS if fields[4] == str(os.getpid()) else f"process {fields[4]}"
     except OSError:
         pass
     return "another writer"
