@@ -193,6 +193,17 @@ def test_keys_stand_where_the_router_stands() -> None:
     assert caught.value.key == "default_provider"
 
 
+@pytest.mark.parametrize(
+    ("passed", "found"), [(object(), "object"), ("openai", "str"), (ScriptedProvider, "the class ScriptedProvider")]
+)
+def test_the_gateway_refuses_what_is_no_provider(passed: Any, found: str) -> None:
+    """Otherwise each turn would end with an apology."""
+    with pytest.raises(
+        ConfigError, match=rf"^argument providers: .mine. = {found}: expected an object with `async def complete"
+    ):
+        LLMGateway(RouterConfig(), {"mine": passed})
+
+
 def test_the_gateway_refuses_routes_to_providers_that_it_was_not_given() -> None:
     config = RouterConfig(providers={"l": LOCAL}, default_provider="l")
     with pytest.raises(ConfigError, match=r"default_provider = 'l': no such provider; there are: offline"):

@@ -2,6 +2,8 @@
 
 import signal
 import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from kitchener import Runtime, TurnTimeout, open_sync, tool
-from kitchener.errors import ApprovalAnswered, ConfigError, RuntimeClosed
+from kitchener.errors import ApprovalAnswered, CallerError, ConfigError, RuntimeClosed
 from kitchener.records import events
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model
@@ -166,3 +168,39 @@ def test_a_conversation_whose_block_has_ended_says_so(tmp_path: Path, backend: B
         agent.ask("are you there?")
     with pytest.raises(RuntimeClosed):
         agent.pending_approvals()
+
+
+@BACKENDS
+def test_a_conversation_with_an_agent_class_that_is_opened_on_first_use(tmp_path: Path, backend: Backend) -> None:
+    """Its ledgers were opened from the script's thread: the reply came late or never, and the block did not end."""
+    with open_sync(root=tmp_path, agent_class="GUEST", subject_id="ada", backend=backend) as agent:
+        assert agent.ask("hello").response
+        with pytest.raises(CallerError, match="opened in another thread"):
+            agent.runtime.supervisor("OTHER")
+
+
+@BACKENDS
+def test_a_call_from_another_thread_is_refused(tmp_path: Path, backend: Backend) -> None:
+    """As of a web view that calls `asyncio.run`. It waited for ever, and so did the runtime that closed."""
+    with open_sync(root=tmp_path, backend=backend) as agent:
+        supervisor, runtime = agent.runtime.supervisor(), agent.runtime
+
+        async def streamed() -> None:
+            async for _ in supervisor.stream_turn("hello"):
+                pass
+
+        calls: list[Callable[[], Awaitable[object]]] = [
+            partial(supervisor.handle_turn, "hello"),
+            partial(supervisor.handle_turn, "hello", subject_id="ada", idempotency_key="k"),
+            streamed,
+            supervisor.start_session,
+            runtime.sessions,
+            runtime.pending_approvals,
+            runtime.drain,
+            runtime.wait_for_write_failure,
+            partial(runtime.erase_subject, "ada"),
+        ]
+        for call in calls:
+            with pytest.raises(CallerError, match=r"takes calls only there: use `anyio.from_thread.run`"):
+                anyio.run(call)
+        assert agent.call(supervisor.handle_turn, "hello").response

@@ -26,7 +26,7 @@ from kitchener.gateway.attempts import (
     PlannedAttempt,
     ProviderUsage,
 )
-from kitchener.gateway.provider_faults import check_response, checked_failure, checked_item, provider_failure
+from kitchener.gateway.provider_faults import check_provider, check_response, checked_failure, checked_item, provider_failure
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.rules import RulesProvider
 from kitchener.gateway.resilience import CircuitBreaker, Pace
@@ -79,6 +79,8 @@ class LLMGateway:
     ) -> None:
         now, limits = now or loop_clock(), limits or LimitsConfig()
         objects: dict[str, Provider] = {"offline": OfflineProvider(), RULES_PROVIDER: RulesProvider(), **providers}
+        for provider_id, provider in providers.items():
+            check_provider(provider_id, provider)
         known = {each: config.providers.get(each) or ProviderConfig(kind="offline") for each in objects}
         routed = config.model_copy(update={"providers": known})
         check_router(routed, given=objects.keys(), source="LLMGateway")

@@ -10,9 +10,9 @@ from typing import Final, get_args
 
 import anyio
 
-from kitchener.errors import ProviderError, ProviderReason
+from kitchener.errors import ConfigError, ProviderError, ProviderReason
 from kitchener.logs import get_logger
-from kitchener.plain_names import origin_of
+from kitchener.plain_names import origin_of, quoted
 from kitchener.records.prompt import Echo, PromptResponse, TextPiece, ToolUse, Usage
 
 _REASONS: Final = frozenset(get_args(ProviderReason))
@@ -40,6 +40,15 @@ def checked_failure(provider_id: str, error: ProviderError) -> ProviderError:
     if is_whole and (pause_s is None or (type(pause_s) in (int, float) and 0 <= pause_s < float("inf"))):
         return error
     return ProviderError(provider_id, "malformed", "the provider's error has a reason, detail or pause that it cannot have")
+
+
+def check_provider(provider_id: str, provider: object) -> None:
+    """Raises ConfigError unless an object that the program passes in can be called as a provider."""
+    if isinstance(provider, type) or not callable(getattr(provider, "complete", None)):
+        found = f"the class {provider.__name__}" if isinstance(provider, type) else type(provider).__name__
+        raise ConfigError(
+            "argument providers", quoted(provider_id), found, "expected an object with `async def complete(request)`"
+        )
 
 
 def check_response(provider_id: str, response: object) -> None:

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import RuntimeConfig
 from kitchener.errors import RuntimeClosed
 from kitchener.records.entries import ApprovalScope, Json
@@ -65,9 +66,9 @@ class SyncRuntime:
         Raises:
             CallerError, Overloaded, TurnTimeout, TurnReplaced, LedgerError, ActorStopped: as `HO2Supervisor.handle_turn`
         """
-        supervisor = self.runtime.supervisor(self._agent_class)
 
         async def turn() -> TurnResult[OutputT]:
+            supervisor = self._supervisor()
             if self.session_id is None:
                 self.session_id = await supervisor.start_session(subject_id=self._subject_id)
             return await supervisor.handle_turn(
@@ -105,19 +106,34 @@ class SyncRuntime:
         message: str | None = None,
     ) -> TurnResult | None:
         """Approves a waiting tool call, and returns the result of the continued turn, as `HO2Supervisor.approve`."""
-        supervisor = self.runtime.supervisor(self._agent_class)
-        given = partial(supervisor.approve, arguments=arguments, answer=answer, scope=scope)
-        return self.call(partial(given, answered_by=answered_by, message=message), approval_id)
+
+        async def approved() -> TurnResult | None:
+            return await self._supervisor().approve(
+                approval_id, arguments=arguments, answer=answer, scope=scope, answered_by=answered_by, message=message
+            )
+
+        return self.call(approved)
 
     def deny(self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None) -> TurnResult | None:
         """Denies a waiting tool call, and returns the result of the continued turn, as `HO2Supervisor.deny`."""
-        supervisor = self.runtime.supervisor(self._agent_class)
-        return self.call(partial(supervisor.deny, answered_by=answered_by), approval_id, reason)
+
+        async def denied() -> TurnResult | None:
+            return await self._supervisor().deny(approval_id, reason, answered_by=answered_by)
+
+        return self.call(denied)
 
     def answer_client_calls(self, outputs: Mapping[str, ClientOutput | Json]) -> TurnResult | None:
         """Records the outputs of a turn's `client_calls`, and returns the result of the continued turn, as
         `HO2Supervisor.answer_client_calls`."""
-        return self.call(self.runtime.supervisor(self._agent_class).answer_client_calls, outputs)
+
+        async def answered() -> TurnResult | None:
+            return await self._supervisor().answer_client_calls(outputs)
+
+        return self.call(answered)
+
+    def _supervisor(self) -> HO2Supervisor:
+        """The supervisor of the conversation, for the runtime's own thread: its agent class may have to be opened."""
+        return self.runtime.supervisor(self._agent_class)
 
     def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         """Runs a coroutine function, such as `runtime.supervisor().end_session`, and returns its result. Ctrl-C cancels it.

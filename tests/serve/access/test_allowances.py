@@ -45,11 +45,17 @@ async def test_a_subject_that_asks_too_often_leaves_requests_for_the_others(tmp_
         assert [each.status for each in adas[:3]] == [200, 200, 429]
         refused = adas[-1]
         assert (refused.status, refused.code, int(refused.headers["retry-after"]) >= 1) == (429, "rate_limited", True)
-        assert "20 requests a minute of this subject (subject_share of requests_per_minute)" in refused.json["error"]["message"]
+        assert (
+            "requests came faster than 20 requests a minute of this subject (subject_share of requests_per_minute)"
+            in refused.json["error"]["message"]
+        )
         assert [(await desk.ask("GET", "/v1/me", **BOB)).status for _ in range(2)] == [200, 200]
         of_key = await desk.ask("GET", "/v1/me", x_kitchener_subject="cleo")  # the key's own limit holds for all together
         assert of_key.status == 429
-        assert "40 requests a minute of this key (requests_per_minute)" in of_key.json["error"]["message"]
+        assert (
+            "requests came faster than 40 requests a minute of this key (requests_per_minute)"
+            in of_key.json["error"]["message"]
+        )
 
 
 async def test_a_subject_whose_turns_run_leaves_places_for_the_others(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Allowance:
             raise RequestRefused(429, "too_many_requests", f"{what} ({self._share}max_requests)", retry_after_s=1.0)
         wait = self.rate.ready_at(1) - now
         if wait > 0:
-            raise self._too_fast("", wait)
+            raise self._too_fast("requests came", wait)
 
     def check_turn(self) -> None:
         """Raises RequestRefused if turns that continue without their request leave no room for another turn."""
@@ -74,12 +74,12 @@ class Allowance:
         wait = self.rate.ready_at(0) - now
         if wait > 0:
             raise self._too_fast(
-                "a large body, a long list or a long conversation counts as several requests, and there were ", wait
+                "a large body, a long list or a long conversation counts as several requests, and they came", wait
             )
 
     def _too_fast(self, why: str, wait: float) -> RequestRefused:
-        most = f"more than {self._requests_per_minute} requests a minute of {self._whose}"
-        told = f"{why}{most} ({self._share}requests_per_minute)"
+        most = f"faster than {self._requests_per_minute} requests a minute of {self._whose}"
+        told = f"{why} {most} ({self._share}requests_per_minute)"
         return RequestRefused(429, "rate_limited", told, retry_after_s=wait)
 
 
