@@ -6,13 +6,14 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.canonical import NOTHING, Opening, digest
+from kitchener.canonical import NOTHING, Opening
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import LedgerConfig
 from kitchener.errors import (
@@ -71,7 +72,7 @@ class _Watch(AbstractContextManager[list[StoredEntry]]):
 
     def __exit__(self, *_: object) -> None:
         # By identity: two watchers may hold equal lists.
-        others = [each for each in self._watchers.pop(self._session_id) if each is not self._entries]
+        others = [each for each in self._watchers.pop(self._session_id, ()) if each is not self._entries]
         if others:
             self._watchers[self._session_id] = others
 
@@ -346,7 +347,7 @@ class LedgerClient(LedgerReads):
             ledger_id,
             seq,
             self._stamper.id_start + str(seq).zfill(12),
-            digest(body),
+            f"sha256:{sha256(body).hexdigest()}",
             entry_type,
             entity_id,
             timestamp,
