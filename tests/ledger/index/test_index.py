@@ -1,7 +1,9 @@
 """The index is derived: it may be missing, behind, damaged or another's; it is never trusted over the file (docs/ledger.md)."""
 
+import resource
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from itertools import accumulate, count
 from pathlib import Path
 from typing import NamedTuple
@@ -9,9 +11,10 @@ from typing import NamedTuple
 import pytest
 
 from kitchener.config import LedgerConfig
-from kitchener.errors import LedgerDamaged, LedgerPathError
+from kitchener.errors import LedgerDamaged, LedgerDiskError, LedgerPathError
 from kitchener.ledger import LedgerEntry
 from kitchener.ledger.format.lines import Mark
+from kitchener.ledger.index.index import open_index
 from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Tail, check_row, hash_of, unpack
 from kitchener.records.events import external_index_key, index_keys
 from tests.ledger.support import CountedReads, change, fact, fill, forget_index, index_of, numbers, open_ledger
@@ -269,6 +272,23 @@ class Indexed(NamedTuple):
     entry_hash: str
     session_id: str | None
     keys: tuple[str, ...]
+
+
+def test_a_disk_that_fills_while_an_index_is_made_leaves_no_part_of_it(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path, room = tmp_path / "i.sqlite", 0
+    while True:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        try:
+            open_index(path, "L", "").close()
+            break
+        except LedgerDiskError:
+            room += 4_096
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with closing(sqlite3.connect(path)) as left:
+            assert left.execute("SELECT name FROM sqlite_master").fetchall() == []
+    assert room > 8_192, "it was refused in the middle, too"
 
 
 def test_places_come_out_of_the_index_as_they_went_into_it() -> None:

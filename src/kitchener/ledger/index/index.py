@@ -28,22 +28,18 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 
 _FORMAT: Final = f"kitchener-index/5 {sys.byteorder}"
-_TABLES: Final = """
-CREATE TABLE head (
-    id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,
-    seq INTEGER, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, last_line INTEGER, last_hash TEXT,
-    durable_seq INTEGER, checksum INTEGER
-);
-CREATE TABLE places (
-    id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, after_seq INTEGER, last_seq INTEGER, base INTEGER, checksum INTEGER,
-    packed BLOB
-);
-CREATE INDEX by_hash ON places (hash);
-CREATE TABLE stops (
-    seq INTEGER PRIMARY KEY, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT
-);
-"""
-
+_TABLES: Final = {
+    "head": """CREATE TABLE head (
+        id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,
+        seq INTEGER, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, last_line INTEGER, last_hash TEXT,
+        durable_seq INTEGER, checksum INTEGER
+    )""",
+    "places": """CREATE TABLE places (
+        id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, after_seq INTEGER, last_seq INTEGER, base INTEGER, checksum INTEGER,
+        packed BLOB
+    )""",
+    "stops": "CREATE TABLE stops (seq INTEGER PRIMARY KEY, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT)",
+}
 _ROWS: Final = "SELECT key, after_seq, base, checksum, packed FROM places WHERE hash = ? AND key = ?"
 _INSERT: Final = "INSERT INTO places (hash, key, after_seq, last_seq, base, checksum, packed) VALUES "
 _VALUES: Final = "(?, ?, ?, ?, ?, ?, ?)"
@@ -51,7 +47,7 @@ _TOGETHER: Final = 16
 """Rows in one INSERT statement, to pay the cost of a statement once for many rows."""
 _STOPS_AT_ONCE: Final = 256
 """Most stops that one query returns; they span about 16 MiB of the ledger."""
-_PARTS: Final = {"head", "places", "by_hash", "stops"}
+_PARTS: Final = {*_TABLES, "by_hash"}
 
 
 _DISK_ERRORS: Final = (
@@ -117,10 +113,12 @@ class Index:
 
     def clear(self, known: IndexedState) -> None:
         """Deletes all rows and stores these facts."""
-        for table in ("head", "places", "stops"):
-            self._writer.execute(f"DROP TABLE IF EXISTS {table}")
-        self._writer.executescript(_TABLES)
         with self._transaction():
+            for table in _TABLES:
+                self._writer.execute(f"DROP TABLE IF EXISTS {table}")
+            for table in _TABLES.values():
+                self._writer.execute(table)
+            self._writer.execute("CREATE INDEX by_hash ON places (hash)")
             self._save(known)
         self.known = known
 
