@@ -6,7 +6,7 @@ behaviour the test writes. Both write real ledger files; what stands in them is 
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, Ledgers, StoredEntry, open_ledgers
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records.events import SEALING_CHANGED, SOURCE_RECORDED, index_keys
-from kitchener.records.prompt import PromptRequest
+from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import Cost, WorkOrder
 from kitchener.runtime import Runtime, open_runtime
@@ -46,6 +46,15 @@ def echo(request: PromptRequest) -> Mapping[str, Any]:
     if request.wo_type == "verify":
         return {"decision": "accept", "reason": "echo"}
     return {"response_text": f"echo: {request.variables['user_message']}"}
+
+
+class CutShort(ScriptedProvider):
+    """A model whose replies that do not end with a full stop were cut at the limit of output tokens."""
+
+    async def complete(self, request: PromptRequest) -> PromptResponse:
+        response = await super().complete(request)
+        has_more = request.wo_type not in ("classify", "verify") and not response.text.endswith(".")
+        return replace(response, finish_reason="length") if has_more else response
 
 
 def failing_then_held(hold: "Hold") -> ScriptedProvider:

@@ -57,10 +57,11 @@ def test_a_plain_turn_is_whole_and_without_error() -> None:
 
 def test_the_payload_has_every_field_of_the_result_and_no_other() -> None:
     """The object that a caller asked for is read from the response."""
-    named = {field.name for field in fields(TurnResult)} - {"output", "client_calls"}
+    named = {field.name for field in fields(TurnResult)} - {"output", "client_calls", "truncated"}
     assert set(result().as_payload()) == named
     assert set(result(response="{}", output={}).as_payload()) == {*named, "has_output"}
     assert set(result(client_calls=(ClientCall("WO-1.1", "look", {}),)).as_payload()) == {*named, "client_calls"}
+    assert set(result(truncated=True).as_payload()) == {*named, "truncated"}
 
 
 results = st.builds(
@@ -78,6 +79,7 @@ results = st.builds(
     error=st.none() | st.builds(TurnError, st.sampled_from(["BUDGET", "PROVIDER"]), st.text(), st.none() | st.text()),
     trace_hash=st.none() | st.just("sha256:00"),
     projection_ref=st.none() | st.builds(Ref, st.text(), st.text(), st.text()),
+    truncated=st.booleans(),
 )
 
 

@@ -146,6 +146,8 @@ class TurnResult(Generic[OutputT]):
     output: OutputT | None = None
     """The object that the caller asked for: an instance of the model, or a `dict` by a JSON schema. None: the caller asked for
     none, or the turn has an `error`."""
+    truncated: bool = False
+    """Whether the model reached its limit of output tokens, so that the reply is only a beginning."""
 
     def as_payload(self) -> TurnResultPayload:
         """Returns every field as JSON types, as `TURN_COMPLETED` contains it. `output` is read from the response."""
@@ -168,6 +170,8 @@ class TurnResult(Generic[OutputT]):
             found["client_calls"] = [each.as_mapping() for each in self.client_calls]
         if self.output is not None:
             found["has_output"] = True
+        if self.truncated:
+            found["truncated"] = True
         return found
 
     @classmethod
@@ -201,6 +205,7 @@ class TurnResult(Generic[OutputT]):
             error=TurnError(error["kind"], error["message"], error["wo_id"]) if error else None,
             trace_hash=read["trace_hash"],
             projection_ref=Ref.from_mapping(projection) if projection else None,
+            truncated=read.get("truncated", False),
         )
 
 

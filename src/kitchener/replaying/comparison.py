@@ -15,6 +15,7 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     events.TURN_STARTED: frozenset(("idempotency_key", "idempotency_scope", "ruleset_hash", "config_hash", "overlap")),
     events.WO_PLANNED: frozenset(("config_hash",)),
     events.DEGRADATION: frozenset(("error",)),
+    events.TURN_COMPLETED: frozenset(("truncated",)),  # follows from `finish_reason`; earlier records lack it
     events.PROJECTION_COMPUTED: frozenset(("authority",)),  # `signatures.py` checks it
     events.HO3_OVERLAY: frozenset(("created_at",)),
 }

@@ -13,7 +13,7 @@ from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.serve.chat.chat_request import CONTINUE
 from kitchener.testing import ScriptedProvider, replay_session, use_tool
-from tests.acceptance.stack import Hold, echo
+from tests.acceptance.stack import CutShort, Hold, echo
 from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, serving
 
 CHAT = {"x_openwebui_chat_id": "chat 1"}
@@ -60,6 +60,17 @@ class TestAReply:
             *chunks, last, _ = found.events
             assert {each["usage"] for each in chunks} == {None}
             assert (last["choices"], last["usage"]["total_tokens"] > 0) == ([], True)
+
+    @pytest.mark.parametrize("model", ["ADMIN", "ADMIN-utility"])
+    async def test_one_that_was_cut_ends_with_the_limit_as_its_reason(self, tmp_path: Path, model: str) -> None:
+        """Clients offer to continue it. A plain model call says so, too."""
+        provider = CutShort(lambda request: "The three reasons are")
+        async with serving(tmp_path / "root", provider) as client:
+            whole = (await client.chat("hello", model=model)).json
+            assert whole["choices"][0]["finish_reason"] == "length"
+            assert model != "ADMIN" or whole["kitchener"]["truncated"] is True
+            *chunks, _ = (await client.chat("hello again", stream=True, model=model)).events
+            assert [each["choices"][0]["finish_reason"] for each in chunks][-1] == "length"
 
     async def test_text_that_the_gate_rejected_is_marked_in_the_stream(self, tmp_path: Path) -> None:
         replies = iter(({"response_text": "bad"}, {"response_text": "good enough"}))

@@ -13,7 +13,7 @@ from kitchener.ledger import LedgerClient, StoredEntry
 from kitchener.records.events import TURN_COMPLETED
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.stack import Hold, echo
+from tests.acceptance.stack import CutShort, Hold, echo
 from tests.serve.requests import Asked, Client, serving
 
 PATH = "/v1/responses"
@@ -68,6 +68,22 @@ async def turns_of(client: Client) -> dict[str, int]:
 
 
 class TestAResponse:
+    @pytest.mark.parametrize("model", ["ADMIN", "ADMIN-utility"])
+    async def test_one_that_was_cut_is_incomplete_and_says_why(self, tmp_path: Path, model: str) -> None:
+        provider = CutShort(lambda request: "The three reasons are")
+        async with serving(tmp_path / "root", provider) as client:
+            response = (await respond(client, "hello", model=model)).json
+            assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+            assert (response["completed_at"], response["output"][0]["status"]) == (None, "incomplete")
+            assert text_of(response) == "The three reasons are"
+            streamed = await respond(client, "hello", model=model, stream=True)
+            assert kinds(streamed) == [*ORDER[:-1], "response.incomplete"]
+            last = told(streamed)[-1]["response"]
+            assert (last["status"], last["output"][0]["status"]) == ("incomplete", "incomplete")
+            if model == "ADMIN":
+                for each in (response, last):
+                    assert (await client.ask("GET", f"{PATH}/{each['id']}")).json == each
+
     async def test_it_is_a_turn_on_record_and_is_read_back_as_it_was_given(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             made = await respond(client, "hello")

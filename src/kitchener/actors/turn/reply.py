@@ -19,6 +19,8 @@ class Reply(NamedTuple):
     """The requests for approval that the turn ends with."""
     client_calls: tuple[ClientCall, ...] = ()
     """The calls that the caller of the turn has to make."""
+    truncated: bool = False
+    """Whether the model reached its limit of output tokens before the text ended."""
 
 
 APOLOGY: Final = "I could not produce a reply to this message. Nothing was lost; please try again."

@@ -23,6 +23,7 @@ from kitchener.actors.turn.reply_check import (
     apology_after,
     closing_tool,
     instructions_of,
+    is_truncated,
     judge_reply,
     results_of,
     said_beside_calls,
@@ -346,7 +347,8 @@ class Turn:
                 for failed in rejected:
                     await chain.supersede(failed, wo)
                 self._output = wo.output_result
-                return Reply(str(wo.output_result["response_text"]), None)
+                is_cut = self._call.output is None and is_truncated(chain.trace, wo.wo_id)
+                return Reply(str(wo.output_result["response_text"]), None, truncated=is_cut)
             rejected.append(wo := await _as_rejected(wo, verdict, chain, self._update))
             apology = await apology_after(self._services, chain, rejected, verdict)
             if apology is not None:
@@ -407,7 +409,7 @@ class Turn:
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
         """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
-        response, error, pending, client_calls = reply
+        response, error, pending, client_calls, truncated = reply
         chain = tuple(self._chain.work_orders.values())
         cost, trace_hash = total_cost(chain), self._chain.trace_hash()
         authority, earlier = self._authority, self._earlier_failures
@@ -444,6 +446,7 @@ class Turn:
             trace_hash=trace_hash,
             projection_ref=authority.projection_ref if authority is not None else None,
             output=self._output.get(OUTPUT_KEY) if self._call.output is not None else None,
+            truncated=truncated,
         )
         checked: CheckedGates = {}
         if gates is not None:

@@ -71,6 +71,8 @@ class ShownTurn:
         if not is_shown:
             self._say(result.response)
             self._end_line()
+        if result.truncated:
+            print_text("(cut at the model's limit of output tokens, such as max_tokens of its agent class)", style="pale")
 
     def break_off(self) -> None:
         """Ends the line of a turn that failed."""

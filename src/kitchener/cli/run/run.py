@@ -359,6 +359,8 @@ def _record(
     }
     if turn and turn.pending_approval:
         found["pending_approval"] = list(turn.pending_approval)
+    if turn and turn.truncated:
+        found["truncated"] = True
     if has_output:
         found["output"] = turn.output if turn else None
     return found

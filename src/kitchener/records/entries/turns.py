@@ -148,6 +148,8 @@ class TurnResultPayload(CommonPayload):
     """The calls that the caller has to make; absent: none."""
     has_output: NotRequired[Literal[True]]
     """The response is the text of the object that the caller asked for; absent: it is no such object."""
+    truncated: NotRequired[Literal[True]]
+    """The response is only the beginning of what the model would have said; absent: it is whole."""
 
 
 class DirectCost(TypedDict, total=False):

@@ -29,6 +29,8 @@ class ServedTurnAnswer(DescribedAnswer):
     turn_id: str
     pending_approval: list[str]
     error: TurnErrorAnswer | None
+    truncated: Literal[True] | None = None
+    """Absent: the reply is whole."""
 
 
 class CalledFunctionAnswer(DescribedAnswer):
@@ -65,7 +67,8 @@ class ChatChoiceAnswer(DescribedAnswer):
     index: Literal[0]
     message: ChatMessageAnswer
     logprobs: None
-    finish_reason: Literal["stop", "tool_calls"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    """`length`: the model reached its limit of output tokens, so the message is only the beginning of a reply."""
 
 
 class PromptTokensAnswer(DescribedAnswer):

@@ -7,7 +7,7 @@ from pydantic import Field
 from kitchener.serve.answers.answer import DescribedAnswer, JsonObject
 from kitchener.serve.answers.chat_answers import ServedTurnAnswer
 
-ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed"]
+ResponseStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 MessageStatus = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -176,6 +176,12 @@ class FunctionToolAnswer(DescribedAnswer):
     """Arguments are always checked."""
 
 
+class IncompleteDetailsAnswer(DescribedAnswer):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
 class ResponseAnswer(DescribedAnswer):
     """A turn as a response."""
 
@@ -196,7 +202,8 @@ class ResponseAnswer(DescribedAnswer):
     kitchener: ServedTurnAnswer | None = None
     """Absent: the turn has not completed, or there is none."""
     frequency_penalty: float
-    incomplete_details: None
+    incomplete_details: IncompleteDetailsAnswer | None
+    """Null unless `status` is `incomplete`."""
     instructions: None
     max_output_tokens: None
     max_tool_calls: None

@@ -42,7 +42,13 @@ class Heading(NamedTuple):
         return event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage_of(used)})
 
     def whole(
-        self, text: str, used: TokenUsage, told: dict[str, object] | None = None, calls: Sequence[ClientCall] = ()
+        self,
+        text: str,
+        used: TokenUsage,
+        told: dict[str, object] | None = None,
+        calls: Sequence[ClientCall] = (),
+        *,
+        truncated: bool = False,
     ) -> dict[str, object]:
         """A whole answer.
 
@@ -51,11 +57,12 @@ class Heading(NamedTuple):
             used: the tokens that it took
             told: what this server adds; None: there is no turn
             calls: the functions that the client has to run
+            truncated: whether the text is only the beginning of a reply
         """
         message: dict[str, object] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
         if calls:
             message["tool_calls"] = [_call(each) for each in calls]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(calls)}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(calls, truncated=truncated)}
         return {
             **self._head("chat.completion"),
             "choices": [choice],
@@ -67,9 +74,9 @@ class Heading(NamedTuple):
         return {"id": self.answer_id, "object": kind, "created": self.created, "model": self.model}
 
 
-def _finish(calls: Sequence[ClientCall]) -> str:
+def _finish(calls: Sequence[ClientCall], *, truncated: bool) -> str:
     """The `finish_reason` of a reply."""
-    return "tool_calls" if calls else "stop"
+    return "tool_calls" if calls else "length" if truncated else "stop"
 
 
 def _call(call: ClientCall) -> dict[str, object]:
@@ -95,6 +102,7 @@ def told_of(result: TurnResult) -> dict[str, object]:
         "turn_id": result.turn_id,
         "pending_approval": list(result.pending_approval),
         "error": result.error.as_mapping() if result.error is not None else None,
+        **({"truncated": True} if result.truncated else {}),
     }
 
 
@@ -127,7 +135,7 @@ async def chunks(
                     said += reply[len(sent) :] if reply.startswith(sent) else WITHDRAWN + reply
                     piece += heading.chunk({"content": said}, usage=usage) if said else b""
                     piece += heading.calls_chunk(calls, usage=usage) if calls else b""
-                    piece += heading.chunk({}, _finish(calls), usage=usage)
+                    piece += heading.chunk({}, _finish(calls, truncated=update.result.truncated), usage=usage)
                     if includes_usage:
                         piece += heading.usage_chunk(TokenUsage.of_turn(update.result))
                     said, piece = "", piece + DONE
@@ -141,14 +149,20 @@ async def chunks(
 
 
 async def whole_as_chunks(
-    heading: Heading, text: str, used: TokenUsage, *, includes_usage: bool, calls: Sequence[ClientCall] = ()
+    heading: Heading,
+    text: str,
+    used: TokenUsage,
+    *,
+    includes_usage: bool,
+    calls: Sequence[ClientCall] = (),
+    truncated: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """The stream of a reply that is complete."""
+    """The stream of a reply that has ended. The arguments are those of `Heading.whole` and `chunks`."""
     usage = None if includes_usage else ...
     yield heading.chunk({"role": "assistant", "content": text}, usage=usage)
     if calls:
         yield heading.calls_chunk(calls, usage=usage)
-    yield heading.chunk({}, _finish(calls), usage=usage)
+    yield heading.chunk({}, _finish(calls, truncated=truncated), usage=usage)
     if includes_usage:
         yield heading.usage_chunk(used)
     yield DONE

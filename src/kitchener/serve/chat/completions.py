@@ -200,15 +200,15 @@ class ChatDoor:
         work = partial(self._utility.answer, request, body, supervisor, subject_id)
         response = await until_gone(request.receive, work, lambda: None)
         used = TokenUsage.of_call(response.usage)
-        heading = self._heading(body, "utility")
+        heading, truncated = self._heading(body, "utility"), response.finish_reason == "length"
         if not body.stream:
-            return json_response(heading.whole(response.text, used))
-        return EventStream(
-            whole_as_chunks(heading, response.text, used, includes_usage=body.includes_usage), self._config, lambda: None
-        )
+            return json_response(heading.whole(response.text, used, truncated=truncated))
+        pieces = whole_as_chunks(heading, response.text, used, includes_usage=body.includes_usage, truncated=truncated)
+        return EventStream(pieces, self._config, lambda: None)
 
     def _whole(self, heading: Heading, result: TurnResult) -> Response:
-        sent = heading.whole(result.response, TokenUsage.of_turn(result), told_of(result), result.client_calls)
+        told, used = told_of(result), TokenUsage.of_turn(result)
+        sent = heading.whole(result.response, used, told, result.client_calls, truncated=result.truncated)
         return json_response(sent, headers={SESSION_HEADER: result.session_id})
 
     def _agent(self, caller: Caller, model: str) -> HO2Supervisor:

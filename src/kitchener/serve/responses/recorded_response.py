@@ -55,14 +55,20 @@ class RecordedResponse(NamedTuple):
             error = self.aborted and (STOPPED if self.status == "cancelled" else f"the turn was aborted: {self.aborted}")
             return self.head.response(self.status, error=error)
         reply = self.result.response
-        output = output_of(message_item(self.head.message_id, reply), reply, self.requests)
+        message = message_item(self.head.message_id, reply, "incomplete" if self.result.truncated else "completed")
+        output = output_of(message, reply, self.requests)
         return self.head.response("completed", output, **self.told)
 
     @property
     def told(self) -> CompletedFields:
         """The fields of a complete response besides its items."""
         assert self.result is not None
-        return {"completed_at": self.completed_at, "used": TokenUsage.of_turn(self.result), "told": told_of(self.result)}
+        return {
+            "completed_at": self.completed_at,
+            "used": TokenUsage.of_turn(self.result),
+            "told": told_of(self.result),
+            "truncated": self.result.truncated,
+        }
 
 
 async def named_response(access: SessionAccess, request: Request, response_id: str) -> tuple[FoundSession, str]:

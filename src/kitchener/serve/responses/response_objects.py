@@ -25,6 +25,7 @@ class CompletedFields(TypedDict, total=False):
     completed_at: int | None
     used: TokenUsage | None
     told: Mapping[str, object] | None
+    truncated: bool
 
 
 class ResponseHead(NamedTuple):
@@ -56,6 +57,7 @@ class ResponseHead(NamedTuple):
         used: TokenUsage | None = None,
         error: str | None = None,
         told: Mapping[str, object] | None = None,
+        truncated: bool = False,
     ) -> dict[str, object]:
         """The response as a JSON object.
 
@@ -66,13 +68,15 @@ class ResponseHead(NamedTuple):
             used: the tokens that it took; None: not known
             error: why there is no reply; None: there is one, or may be
             told: what this server adds; None: nothing
+            truncated: whether its message is only the beginning of a reply
         """
         found: dict[str, object] = {
             **_FIXED,
             "id": self.response_id,
             "created_at": self.created_at,
-            "completed_at": completed_at,
-            "status": status,
+            "completed_at": completed_at if not truncated else None,
+            "status": status if not truncated else "incomplete",
+            "incomplete_details": {"reason": "max_output_tokens"} if truncated else None,
             "background": self.is_background,
             "error": {"code": "server_error", "message": error} if error is not None else None,
             "model": self.model,
@@ -91,7 +95,6 @@ class ResponseHead(NamedTuple):
 _FIXED: Final[Mapping[str, object]] = {
     "object": "response",
     "frequency_penalty": 0,
-    "incomplete_details": None,
     "instructions": None,
     "max_output_tokens": None,
     "max_tool_calls": None,

@@ -319,7 +319,13 @@ class ResponsesDoor:
         now_us = self._clock.time_us()
         log = ResponseLog()
         log.begin(ResponseHead(f"resp_utility_{now_us}", now_us // 1_000_000, body.model or agent, None))
-        log.complete(answer.text, (), completed_at=self._clock.time_us() // 1_000_000, used=TokenUsage.of_call(answer.usage))
+        log.complete(
+            answer.text,
+            (),
+            completed_at=self._clock.time_us() // 1_000_000,
+            used=TokenUsage.of_call(answer.usage),
+            truncated=answer.finish_reason == "length",
+        )
         log.close()
         return self._stream(log.after(-1), None, _nobody) if body.stream else json_response(log.response)
 
