@@ -64,7 +64,7 @@ async def test_handle_turn_creates_synthesize_wo(stack: Stack) -> None:
 
 
 async def test_handle_turn_returns_turn_result(runtime: Runtime) -> None:
-    """Every field says something true of the turn, and every field stands in TURN_COMPLETED; an object stands as its text."""
+    """Every field says something true of the turn, and stands in TURN_COMPLETED, but three that a plain turn has not."""
     result = await runtime.supervisor("ADMIN").handle_turn("hello", subject_id="ada")
     assert result.response == "echo: hello"
     assert [wo["wo_type"] for wo in result.wo_chain_summary] == ["classify", "synthesize"]
@@ -78,7 +78,8 @@ async def test_handle_turn_returns_turn_result(runtime: Runtime) -> None:
     assert (result.consolidation_candidates, result.pending_approval) == ((), ())
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", result.trace_hash or "")
     (completed,) = await read_all(runtime.ledgers("ADMIN").ho2m, entry_type=events.TURN_COMPLETED)
-    assert {field.name for field in dataclasses.fields(TurnResult)} - {"output", "client_calls"} <= completed.payload.keys()
+    always = {field.name for field in dataclasses.fields(TurnResult)} - {"output", "client_calls", "truncated"}
+    assert always <= completed.payload.keys()
     assert TurnResult.from_payload(completed.payload) == result
 
 
