@@ -194,13 +194,13 @@ def test_a_call_with_a_fallback_does_not_wait_for_a_pause_that_the_provider_aske
     async def main() -> tuple[str, float]:
         endpoint = Endpoint(Bucket(1.0, 1.0), 20.0, trio.current_time)
         other = ScriptedProvider(lambda _: "fine")
-        async with gateway_of(fallbacks={"a": ("b",)}, a=endpoint.provider, b=other).open() as gateway:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(Crowd(gateway).ask, 5)
-                await trio.sleep(0.5)
-                begun = trio.current_time()
-                answer = await gateway.complete(ask(), on_attempt=Told())
-                return answer.provider_id, trio.current_time() - begun
+        opened = gateway_of(fallbacks={"a": ("b",)}, a=endpoint.provider, b=other).open()
+        async with opened as gateway, trio.open_nursery() as nursery:
+            nursery.start_soon(Crowd(gateway).ask, 5)
+            await trio.sleep(0.5)
+            begun = trio.current_time()
+            answer = await gateway.complete(ask(), on_attempt=Told())
+            return answer.provider_id, trio.current_time() - begun
 
     provider_id, seconds = in_virtual_time(main)
     assert provider_id == "b"
