@@ -183,6 +183,19 @@ async def test_a_closed_limiter_turns_everybody_away_and_lets_the_running_ones_f
     assert (limiter.running, limiter.waiting) == (0, 0)
 
 
+async def test_a_slot_given_in_the_tick_of_closing_is_given_back() -> None:
+    """A shutdown waits until all slots are free."""
+    limiter = TurnLimiter(1, 1)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            await limiter.enter(FAR)
+            turns = await enter_in_order(limiter, tasks, "a")
+            limiter.leave()
+            limiter.close()
+            await limiter.wait_idle()
+    assert outcomes(turns) == [RuntimeClosed]
+
+
 async def test_waiting_for_idleness_ends_with_the_last_turn_for_everybody_who_waits() -> None:
     limiter = TurnLimiter(2, 5)
     idle: list[str] = []
