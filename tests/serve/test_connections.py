@@ -1,14 +1,19 @@
-"""A server accepts as many connections as the system's limit of open files allows (docs/server.md)."""
+"""A server accepts as many connections as the system's limit of open files allows, and ends one whose client takes nothing
+(docs/server.md).
+"""
 
+import asyncio
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from kitchener.serve.connections import connections_within
+from kitchener.serve.connections import JoinedWrites, connections_within
 from tests.logs import captured_logs
 from tests.serve.test_log_limit import records_of
 from tests.serve.test_openai_client import listening
@@ -19,6 +24,60 @@ def restored() -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+class Reader(asyncio.Transport):
+    """A connection whose client takes what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.untaken, self.is_ended = 0, False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.untaken += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.untaken
+
+    def is_closing(self) -> bool:
+        return self.is_ended
+
+    def abort(self) -> None:
+        self.is_ended = True
+
+
+class Timers:
+    """The event loop of a connection, whose time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self._calls = list[Callable[[], object]]()
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        self._calls.append(call)
+
+    def call_later(self, _: float, call: Callable[[int], object], argument: int) -> None:
+        self._calls.append(partial(call, argument))
+
+    def pass_time(self) -> None:
+        due, self._calls = self._calls, []
+        for call in due:
+            call()
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_client_that_takes_an_answer_piece_by_piece_keeps_its_connection_until_it_stops(is_slow: bool) -> None:
+    """It has a while for each 16 KiB, and not for the whole answer."""
+    reader, timers = Reader(), Timers()
+    writes = JoinedWrites(reader, cast(asyncio.AbstractEventLoop, timers), 10.0)
+    writes.write(b"x" * 100_000)
+    for _ in range(5):
+        reader.untaken -= 16_384
+        timers.pass_time()
+        assert not reader.is_ended
+    reader.untaken -= 16_000 if is_slow else reader.untaken
+    timers.pass_time()
+    timers.pass_time()
+    assert reader.is_ended is is_slow
 
 
 def test_the_limit_of_open_files_rises_with_the_connections_and_never_falls() -> None:

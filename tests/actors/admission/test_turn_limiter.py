@@ -227,6 +227,24 @@ async def test_waiting_for_idleness_ends_with_the_last_turn_for_everybody_who_wa
             assert idle[-1] == "again"
 
 
+async def test_waiting_for_idleness_ends_with_a_turn_without_a_slot_too() -> None:
+    """A nested turn has none, and may be the last one."""
+    limiter, scope, is_idle = TurnLimiter(1, 1), anyio.CancelScope(), anyio.Event()
+
+    async def wait() -> None:
+        await limiter.wait_idle()
+        is_idle.set()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            limiter.track(scope)
+            tasks.start_soon(wait)
+            await settle()
+            assert not is_idle.is_set()
+            limiter.untrack(scope)
+            await is_idle.wait()
+
+
 async def test_a_shutdown_cancels_the_turns_that_are_tracked_and_no_others() -> None:
     limiter = TurnLimiter(3, 0)
     kept, ended, over = anyio.CancelScope(), anyio.CancelScope(), anyio.CancelScope()
