@@ -4,16 +4,21 @@
 
 import asyncio
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
-from kitchener.serve.connections import JoinedWrites, connections_within
+from kitchener.serve.connections import JoinedWrites, connection_class, connections_within
 from tests.logs import captured_logs
 from tests.serve.test_log_limit import records_of
 from tests.serve.test_openai_client import listening
@@ -43,6 +48,24 @@ class Reader(asyncio.Transport):
         return self.is_ended
 
     def abort(self) -> None:
+        self.is_ended = True
+
+
+async def nobody(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that is never asked."""
+
+
+class Arrived(Reader):
+    """A connection that was accepted, and whose request, if there is one, was not read yet."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        super().__init__()
+        self._ours = ours
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self._ours if name == "socket" else default
+
+    def close(self) -> None:
         self.is_ended = True
 
 
@@ -78,6 +101,30 @@ def test_a_client_that_takes_an_answer_piece_by_piece_keeps_its_connection_until
     timers.pass_time()
     timers.pass_time()
     assert reader.is_ended is is_slow
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as the server
+async def test_a_crowd_of_requests_that_were_not_read_hides_no_idle_connection_for_long() -> None:
+    """Few connections are looked at for each new one, and those that ask for something not again and again."""
+    handles = cast(Any, connection_class(20, 10.0, 10.0))
+    config, state = uvicorn.Config(nobody, log_config=None), ServerState()
+    config.load()
+    with ExitStack() as sockets:
+
+        def arrive(*, asks: bool) -> Arrived:
+            theirs, ours = map(sockets.enter_context, socket.socketpair())
+            if asks:
+                theirs.send(b"GET / HTTP/1.1\r\n")
+            connection, handling = Arrived(ours), handles(config=config, server_state=state, app_state={})
+            handling.connection_made(connection)
+            sockets.callback(handling.stop_waiting)
+            return connection
+
+        asking, idle = [arrive(asks=True) for _ in range(17)], [arrive(asks=False) for _ in range(2)]
+        for _ in range(3):
+            arrive(asks=True)
+        assert [each.is_ended for each in idle] == [True, True]
+        assert sum(each.is_ended for each in asking) == 1
 
 
 def test_the_limit_of_open_files_rises_with_the_connections_and_never_falls() -> None:
