@@ -5,6 +5,7 @@ One `Attempts` serves one call. It is the message of the gateway's mailbox. The 
 streams both use it. Explained in `docs/gateway.md`.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -378,7 +379,7 @@ class Attempts:
             raise self._give_up(error, is_reported=True) from error
         pause_s = self._pause_before_retry(error)
         if pause_s is None and not self.has_fallback():
-            raise self._give_up(error, is_reported=True) from error
+            raise self._give_up(error, is_reported=True, why=self._too_long_a_pause(error)) from error
         target.failures_of(self._way.model_name, error.reason).retries += 1
         if pause_s is None:
             self._take_next()
@@ -403,6 +404,18 @@ class Attempts:
         if not has_tries or self.target.breaker.is_open(now) or now + pause_s >= self._request.deadline:
             return None
         return pause_s
+
+    def _too_long_a_pause(self, error: ProviderError) -> str:
+        """The sentence about a pause that the provider asks for and the deadline does not allow; "": there is none."""
+        asked_s, left_s = error.retry_after_s or 0.0, self._request.deadline - self._rules.now()
+        if not is_throttled(error) or asked_s < left_s:
+            return ""
+        shown_s = math.floor(left_s * 10) / 10  # rounded up, it could look as long as the pause
+        return (
+            f"; the provider asks to wait {asked_s:.6g} s, and {shown_s:g} s are left until the deadline: send the message "
+            "again later, allow the turn more time (`turn_deadline_s`, or `deadline` of the call), or add a provider to "
+            "`[router.fallbacks]`"
+        )
 
     def _goes_to_longer(self) -> bool:
         """Replaces what is left of the plan by the providers with a longer context. Returns whether there are any."""
@@ -436,15 +449,16 @@ class Attempts:
     def _told_to_slow_down(self) -> ProviderError:
         return ProviderError(self.target.provider_id, "rate_limited", "it refuses calls for their rate")
 
-    def _give_up(self, error: ProviderError, *, is_reported: bool) -> ProviderError:
+    def _give_up(self, error: ProviderError, *, is_reported: bool, why: str = "") -> ProviderError:
         """Counts the call as failed, and returns its error.
 
         Args:
             error: why no further attempt is made
             is_reported: whether it is the failure of the attempt that was reported last
+            why: what is added to the error's own text
         """
         way, reason, status, retry_after_s = self._way, error.reason, error.status, error.retry_after_s
-        detail = error.detail
+        detail = f"{error.detail}{why}"
         if error.reason == "breaker_open" and self._last is not None:
             way, reason, detail, status, retry_after_s = self._last
             detail = f"{detail}; then {self.target.provider_id!r}: {error.detail}"

@@ -269,7 +269,8 @@ async def test_a_provider_called_without_a_gateway_gives_up_by_itself() -> None:
         (KeyError("choices"), "malformed", "'choices'"),
         (ValueError(), "malformed", "ValueError"),
         (ValueError("x" * 10_000), "malformed", "x" * 499 + "…"),
-        (ModelHTTPError(418, "m", None), "bad_request", "HTTP 418: no further explanation"),
+        (ModelHTTPError(499, "m", None), "bad_request", "HTTP 499: no further explanation"),
+        (ModelHTTPError(429, "m", None), "rate_limited", "HTTP 429: Too Many Requests"),
         (ModelHTTPError(503, "m", {"error": {"message": "busy"}}), "server_error", "HTTP 503: busy"),
     ],
 )

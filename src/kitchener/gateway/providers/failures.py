@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Final
 
 from kitchener.errors import ProviderReason
@@ -38,6 +39,7 @@ _TOO_LONG: Final = re.compile(r"maximum context length|(?:prompt|request|input).
 """What servers such as vLLM say of a request that is longer than the context, without a code for it."""
 _NOT_THERE: Final = (404, 405)
 """What a server answers to an address or a method that it does not have."""
+_PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 _WEB_PAGE: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _TITLE: Final = re.compile(r"<title[^<>]{0,100}>([^<]{0,200})", re.IGNORECASE)
 
@@ -68,7 +70,7 @@ def told_by(status: int, body: object) -> str:
     message = error.get("message", error) if isinstance(error, dict) else error
     if isinstance(message, str) and (page := named_web_page(message)) is not None:
         message = f"{page} instead of JSON" + ("; check `base_url`" if status in _NOT_THERE else "")
-    return f"HTTP {status}: {message or 'no further explanation'}"
+    return f"HTTP {status}: {message or _PHRASES.get(status, 'no further explanation')}"
 
 
 def named_web_page(text: str) -> str | None:
