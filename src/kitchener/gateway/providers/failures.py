@@ -10,6 +10,14 @@ from kitchener.gateway.providers.redaction import Redaction
 
 MAX_DETAIL_CHARS: Final = 500
 
+NOT_ANSWERED: Final = "the endpoint closed the connection before it answered"
+CUT_OFF: Final = (
+    "the connection was closed in the middle of the answer; the endpoint, or a proxy in front of it, may have stopped or may "
+    "have a shorter time limit: see its log"
+)
+LOST: Final = "the connection to the endpoint was lost"
+"""What is said of a connection that ended too early, by every kind of real provider."""
+
 _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
     401: "authentication",
     402: "out_of_credit",
