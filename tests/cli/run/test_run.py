@@ -236,12 +236,14 @@ class TestInterruption:
     def test_a_run_that_was_interrupted_ends_in_order_and_is_resumed(self, tmp_path: Path, number: signal.Signals) -> None:
         gate = Gate(tmp_path)
         write_messages(tmp_path / "in", *self.MESSAGES)
-        process = start("run", "in", "-o", "out", "--concurrency", "1", cwd=tmp_path)
+        process = start("run", "in", "-o", "out", "--concurrency", "1", "--json", cwd=tmp_path)
         gate.wait_until_reached(process)
         process.send_signal(number)
         outcome = finish(process)
         assert outcome.code == 130
         assert "interrupted after " in outcome.err
+        assert outcome.json["error"]["kind"] == "Interrupted"
+        assert outcome.json["error"]["message"].startswith("interrupted after ")
         assert "Traceback" not in outcome.err
         assert not (tmp_path / "out").exists()
         verified = finish(start("ledger", "verify", cwd=tmp_path))
