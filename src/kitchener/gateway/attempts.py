@@ -5,7 +5,6 @@ One `Attempts` serves one call. It is the message of the gateway's mailbox. The 
 streams both use it. Explained in `docs/gateway.md`.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -15,7 +14,7 @@ import anyio
 from kitchener.cancellation import is_own_failure
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
-from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff, is_throttled
+from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff, is_throttled, too_long_a_pause
 from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import ProviderTraits
@@ -379,7 +378,8 @@ class Attempts:
             raise self._give_up(error, is_reported=True) from error
         pause_s = self._pause_before_retry(error)
         if pause_s is None and not self.has_fallback():
-            raise self._give_up(error, is_reported=True, why=self._too_long_a_pause(error)) from error
+            why = too_long_a_pause(error, self._request.deadline - self._rules.now())
+            raise self._give_up(error, is_reported=True, why=why) from error
         target.failures_of(self._way.model_name, error.reason).retries += 1
         if pause_s is None:
             self._take_next()
@@ -404,18 +404,6 @@ class Attempts:
         if not has_tries or self.target.breaker.is_open(now) or now + pause_s >= self._request.deadline:
             return None
         return pause_s
-
-    def _too_long_a_pause(self, error: ProviderError) -> str:
-        """The sentence about a pause that the provider asks for and the deadline does not allow; "": there is none."""
-        asked_s, left_s = error.retry_after_s or 0.0, self._request.deadline - self._rules.now()
-        if not is_throttled(error) or asked_s < left_s:
-            return ""
-        shown_s = math.floor(left_s * 10) / 10  # rounded up, it could look as long as the pause
-        return (
-            f"; the provider asks to wait {asked_s:.6g} s, and {shown_s:g} s are left until the deadline: send the message "
-            "again later, allow the turn more time (`turn_deadline_s`, or `deadline` of the call), or add a provider to "
-            "`[router.fallbacks]`"
-        )
 
     def _goes_to_longer(self) -> bool:
         """Replaces what is left of the plan by the providers with a longer context. Returns whether there are any."""
