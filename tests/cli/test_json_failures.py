@@ -51,7 +51,7 @@ def error_in(outcome: Outcome) -> dict[str, str]:
 def test_a_wrong_command_line_is_an_error_object(cli: Cli, name: str) -> None:
     outcome = cli(*name.split(), "--json", "--no-such-option")
     assert outcome.code == 2
-    assert error_in(outcome)["kind"] == "UsageError"
+    assert error_in(outcome)["kind"] == "usage"
 
 
 @pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
@@ -93,7 +93,7 @@ def test_without_json_standard_output_is_empty(cli: Cli) -> None:
 
 def test_a_command_without_json_says_so_as_an_object(cli: Cli) -> None:
     error = error_in(cli("memory", "export", "--json"))
-    assert error["kind"] == "UsageError"
+    assert error["kind"] == "usage"
     assert "--json" in error["message"]
 
 
@@ -117,5 +117,5 @@ def test_a_bug_is_an_error_object() -> None:
     )
     outcome = finish(start_program(program))
     assert outcome.code == 1
-    assert outcome.json["error"]["kind"] == "Bug"
+    assert outcome.json["error"]["kind"] == "bug"
     assert "RuntimeError: a bug" in outcome.err

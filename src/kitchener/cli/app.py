@@ -62,7 +62,7 @@ _EXIT_CODES: Final = (
     ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
 )
 
-_INTERRUPTED: Final = CommandFailed(INTERRUPTED, "Interrupted", "interrupted")
+_INTERRUPTED: Final = CommandFailed(INTERRUPTED, "interrupted", "interrupted")
 
 _LINGER_S: Final = 1.0
 """Longest wait for other threads to end after a command, seconds."""
@@ -171,7 +171,7 @@ def _failure_of(error: BaseException) -> CommandFailed:
         case CommandFailed():
             return first
         case CycloptsError():
-            return CommandFailed(USAGE, "UsageError", usage_line(first))
+            return CommandFailed(USAGE, "usage", usage_line(first))
         case KeyboardInterrupt():
             return _INTERRUPTED
         case KitchenerError():
@@ -179,7 +179,7 @@ def _failure_of(error: BaseException) -> CommandFailed:
             code = next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), NEGATIVE)
             return CommandFailed(code, kind.__name__, str(first))
         case OSError() if first.filename is not None:
-            return CommandFailed(NEGATIVE, "FileError", file_problem(first))
+            return CommandFailed(NEGATIVE, "file", file_problem(first))
     raise error
 
 
@@ -221,7 +221,7 @@ def run(tokens: Sequence[str]) -> NoReturn:
     except Exception as error:  # noqa: BLE001  reports a bug at once, even if a thread hangs
         say_traceback(error)
         code = NEGATIVE
-        _print_failure(tokens, CommandFailed(code, "Bug", "standard error has the traceback; please report it"), before)
+        _print_failure(tokens, CommandFailed(code, "bug", "standard error has the traceback; please report it"), before)
     _leave(code)
 
 

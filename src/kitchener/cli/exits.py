@@ -26,7 +26,7 @@ class CommandFailed(Exception):
 
     Args:
         code: the exit code
-        kind: the `kind` of the error object that `--json` prints
+        kind: the `kind` of the error object that `--json` prints: the name of a class of errors, or a word in lower case
         message: what happened, for a person
     """
 

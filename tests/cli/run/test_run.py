@@ -242,7 +242,7 @@ class TestInterruption:
         outcome = finish(process)
         assert outcome.code == 130
         assert "interrupted after " in outcome.err
-        assert outcome.json["error"]["kind"] == "Interrupted"
+        assert outcome.json["error"]["kind"] == "interrupted"
         assert outcome.json["error"]["message"].startswith("interrupted after ")
         assert "Traceback" not in outcome.err
         assert not (tmp_path / "out").exists()

@@ -113,7 +113,7 @@ async def _run(
             seconds = anyio.current_time() - began
         if not batch.is_complete:
             told = f"interrupted after {batch.turns} turns; run the same command again to continue"
-            raise CommandFailed(INTERRUPTED, "Interrupted", told)
+            raise CommandFailed(INTERRUPTED, "interrupted", told)
         if results is not None:
             await anyio.to_thread.run_sync(results.write)
     _summarise(batch, seconds, is_json=is_json)

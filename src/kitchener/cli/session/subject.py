@@ -51,7 +51,7 @@ def erase_(
     subject = unquote(subject) if encoded else subject
     check_recorded_subject(subject)
     if not yes and not _is_wanted(subject):  # asked before the event loop runs, so that an interrupt is one
-        raise CommandFailed(NEGATIVE, "NotConfirmed", "nothing was erased")
+        raise CommandFailed(NEGATIVE, "declined", "nothing was erased")
     return run_to_end(partial(_erase, config, subject, is_json=json))
 
 
