@@ -176,11 +176,16 @@ def _failure_of(error: BaseException) -> CommandFailed:
             return _INTERRUPTED
         case KitchenerError():
             kind = first.error_class if isinstance(first, AdminRefused) else type(first)
-            code = next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), NEGATIVE)
+            code = next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), _code_of(first.__cause__))
             return CommandFailed(code, kind.__name__, str(first))
         case OSError() if first.filename is not None:
-            return CommandFailed(NEGATIVE, "file", file_problem(first))
+            return CommandFailed(_code_of(first), "file", file_problem(first))
     raise error
+
+
+def _code_of(error: BaseException | None) -> int:
+    """The exit code of an error whose class decides nothing. A missing permission has the same one for each kind of file."""
+    return USAGE if isinstance(error, PermissionError) else NEGATIVE
 
 
 def _print_failure(tokens: Sequence[str], failed: CommandFailed, before: int) -> None:
