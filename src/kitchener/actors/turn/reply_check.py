@@ -132,7 +132,10 @@ async def apology_after(
     if len(rejected) > services.config.max_retries or chain.room < 1:
         fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
         await chain.write(events.ESCALATION, chain.turn_id, fields)
-        message = f"no acceptable reply after {len(rejected)} attempts: {verdict.reason}"
+        why = (
+            last.error.detail if last.error is not None else verdict.reason
+        )  # the verdict on an answer that is no output is short
+        message = f"no acceptable reply after {len(rejected)} attempts: {why}"
         return Reply(APOLOGY, TurnError("QUALITY_GATE", message, last.wo_id))
     return None
 
