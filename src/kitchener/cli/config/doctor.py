@@ -23,6 +23,7 @@ from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
+from kitchener.cli.serve.client_keys import check_clients
 from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
@@ -32,7 +33,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.media.content_store import FOLDER
-from kitchener.plain_names import shown_path
+from kitchener.plain_names import counted, shown_path
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.runtime.content_check import check_content
@@ -149,6 +150,8 @@ def _settings(loaded: LoadedConfig) -> Iterator[Finding]:
     source = f"{loaded.source} (in {loaded.base_dir})" if loaded.source != EMBEDDED else missing
     yield Finding("settings", "ok", source)
     yield _references(loaded)
+    if loaded.config.serve.clients:
+        yield _clients(loaded)
 
 
 def _references(loaded: LoadedConfig) -> Finding:
@@ -157,6 +160,14 @@ def _references(loaded: LoadedConfig) -> Finding:
     except ConfigError as error:
         return Finding("references", "fail", str(error))
     return Finding("references", "ok", "routes, agent classes and keys exist")
+
+
+def _clients(loaded: LoadedConfig) -> Finding:
+    try:
+        check_clients(loaded)
+    except ConfigError as error:
+        return Finding("clients", "fail", str(error))
+    return Finding("clients", "ok", f"{counted(len(loaded.config.serve.clients), 'key')} of [serve.clients]")
 
 
 def _root(root: Path) -> Iterator[Finding]:
