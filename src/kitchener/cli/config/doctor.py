@@ -9,7 +9,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -31,6 +32,7 @@ from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
+from kitchener.ledger.disk.manifests import folder_of
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.media.content_store import FOLDER
 from kitchener.plain_names import counted, shown_path
@@ -271,7 +273,7 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     if not findings:
         return [Finding("ledgers", "ok", f"none under {shown_path(str(places.root))} yet")]
     index = [path for path in index_dir(places.config).glob("*.sqlite") if path.is_file()]
-    size = sum(path.stat().st_size for path in index)
+    size = _bytes_of(index_dir(places.config).glob("*.sqlite*"))  # with what SQLite has not merged yet
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, rebuilt where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]
 
@@ -308,8 +310,17 @@ async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Fi
     if signed is not None:
         head += f", entry {signed.seq:,} signed by {signed.signer}"
     use = f"in use by {held}" if held else "not in use"
-    size = path.stat().st_size
+    size = _bytes_of([path, *folder_of(path).glob("*")])
     return Finding(what, "ok", f"{seq:,} entries, {size:,} bytes, {head}, {use}")
+
+
+def _bytes_of(paths: Iterable[Path]) -> int:
+    """How many bytes files have together. A process that writes may remove one meanwhile."""
+    size = 0
+    for path in paths:
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
 
 
 async def _load(places: LedgerPaths, agent_class: str) -> Finding:
