@@ -533,3 +533,20 @@ def test_clients_that_a_server_takes_are_right(cli: Cli, tmp_path: Path) -> None
     assert [each for each in found if each["what"] == "clients"] == [
         {"what": "clients", "state": "ok", "detail": "1 key of [serve.clients]"}
     ]
+
+
+def test_a_signing_key_that_no_runtime_would_take_is_found(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "kitchener.toml").write_text('[ledger]\nsigning_key = "signing.pem"\n')
+    path = tmp_path / "signing.pem"
+    for mode, expected in ((None, "there is no such file"), (0o644, "mode 0644"), (0o600, "is not an unencrypted private key")):
+        if mode is not None:
+            path.write_text("no key", encoding="utf-8")
+            path.chmod(mode)
+        assert cli("config", "check").code == 2
+        found = {each["what"]: each for each in cli("doctor", "--json").json["findings"]}["signing key"]
+        assert found["state"] == "fail"
+        assert expected in found["detail"]
+    path.unlink()
+    assert cli("ledger", "key", "--new", "signing.pem").code == 0
+    assert cli("config", "check").code == 0
+    assert "signing key" in cli("doctor").out

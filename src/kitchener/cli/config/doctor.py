@@ -18,13 +18,13 @@ import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
+from kitchener.cli.config.checked_keys import check_clients, check_signing_key
 from kitchener.cli.config.embeddings import look_at_embeddings
 from kitchener.cli.config.finding import Finding
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
-from kitchener.cli.serve.client_keys import check_clients
 from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
@@ -153,23 +153,26 @@ def _settings(loaded: LoadedConfig) -> Iterator[Finding]:
     yield Finding("settings", "ok", source)
     yield _references(loaded)
     if loaded.config.serve.clients:
-        yield _clients(loaded)
+        fine = f"{counted(len(loaded.config.serve.clients), 'key')} of [serve.clients]"
+        yield _checked("clients", check_clients, loaded, fine)
+    if loaded.config.ledger.signing_key is not None:
+        yield _checked("signing key", check_signing_key, loaded, shown_path(loaded.config.ledger.signing_key))
 
 
 def _references(loaded: LoadedConfig) -> Finding:
-    try:
-        check_config(loaded.config, source=loaded.source)
-    except ConfigError as error:
-        return Finding("references", "fail", str(error))
-    return Finding("references", "ok", "routes, agent classes and keys exist")
+    def check(checked: LoadedConfig) -> None:
+        check_config(checked.config, source=checked.source)
+
+    return _checked("references", check, loaded, "routes, agent classes and keys exist")
 
 
-def _clients(loaded: LoadedConfig) -> Finding:
+def _checked(what: str, check: Callable[[LoadedConfig], None], loaded: LoadedConfig, fine: str) -> Finding:
+    """A part of the settings, which is `fine` unless its check fails."""
     try:
-        check_clients(loaded)
+        check(loaded)
     except ConfigError as error:
-        return Finding("clients", "fail", str(error))
-    return Finding("clients", "ok", f"{counted(len(loaded.config.serve.clients), 'key')} of [serve.clients]")
+        return Finding(what, "fail", str(error))
+    return Finding(what, "ok", fine)
 
 
 def _root(root: Path) -> Iterator[Finding]:

@@ -1,8 +1,10 @@
-"""Checks the keys of `[serve.clients]` for commands that look at the settings. The server checks them when it starts."""
+"""Checks keys that only some processes use, for the commands that look at the settings."""
 
 import importlib.util
 
+from kitchener.errors import ConfigError, SigningError
 from kitchener.runtime.loading import LoadedConfig, named_source
+from kitchener.signing import load_signer
 
 
 def check_clients(loaded: LoadedConfig) -> None:
@@ -19,3 +21,18 @@ def check_clients(loaded: LoadedConfig) -> None:
 
     with named_source(loaded.source):
         Callers.load(loaded.config)
+
+
+def check_signing_key(loaded: LoadedConfig) -> None:
+    """Checks that the signing key can be used, where one is set.
+
+    Raises:
+        ConfigError: no runtime would open with it; never shows the key
+    """
+    path = loaded.config.ledger.signing_key
+    if path is None:
+        return
+    try:
+        load_signer(path)
+    except SigningError as error:
+        raise ConfigError(loaded.source, "ledger.signing_key", "", str(error)) from None
