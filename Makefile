@@ -115,7 +115,7 @@ endef
 		|| { rm -rf .doors/python; echo "make doors: Playwright could not be installed from requirements/doors.txt; pip says why above" >&2; exit 1; }
 	@touch $@
 
-soak: $(DEV) ## run the tests that take minutes, count steps or reach into internals, and property tests with many examples
+soak: $(DEV) ## run the tests that take minutes or count steps, and property tests with many examples
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m 'soak or hypothesis' -o faulthandler_timeout=0 --timeout=3600 $(ARGS)
 
 lock: $(BIN)/python ## compile requirements/*.txt anew; ARGS=--upgrade for newer versions

@@ -458,6 +458,29 @@ def test_tests_stand_in_a_folder_of_the_name_that_the_source_has() -> None:
     assert {folder for folder in folders if not any((tests / folder).glob("test_*.py"))} == TESTED_ELSEWHERE.keys()
 
 
+PRIVATE_OF_SOURCE = re.compile(r"^\s*(?:async )?def (_[a-z]\w*)|\bself\.(_[a-z]\w*)|^(_[a-z]\w*)(?: =|:)", re.MULTILINE)
+PRIVATE_OF_OTHERS = re.compile(r"(?<!\bself)(?<!\bcls)(?<!\bos)\.(_(?!asdict|fields|replace)[a-z]\w*)")
+IMPORTED = re.compile(r"^\s*from kitchener\S* import (\([^)]*\)|.+)$", re.MULTILINE)
+OTHER_IMPORTS = re.compile(r"^(?:from|import) (?!kitchener).*$", re.MULTILINE)
+LISTS_FUNCTIONS = ROOT / "tests" / "hostile" / "text_functions.py"
+"""Names the functions of the library that scan foreign text, some of them private."""
+
+
+def test_tests_use_no_private_name_of_the_library() -> None:
+    """What a test needs to see is public, or seen from outside. A test may define such a name itself."""
+    of_library = {
+        name for path in SOURCES for each in PRIVATE_OF_SOURCE.findall(path.read_text(encoding="utf-8")) for name in each
+    }
+    found = []
+    for path in repository_files():
+        if path.suffix == ".py" and path.is_relative_to(ROOT / "tests") and path not in (LISTS_FUNCTIONS, Path(__file__)):
+            text = OTHER_IMPORTS.sub("", path.read_text(encoding="utf-8"))
+            used = {*PRIVATE_OF_OTHERS.findall(text), *re.findall(r"\b_[a-z]\w*", "".join(IMPORTED.findall(text)))}
+            own = set(re.findall(r"(?:def|class) (_\w+)|\bself\.(_\w+)", text))
+            found += [f"{relative(path)}: {each}" for each in used & of_library - {name for each in own for name in each}]
+    assert found == []
+
+
 def test_no_folder_of_tests_is_named_after_source_that_has_gone() -> None:
     package, tests = ROOT / "src" / "kitchener", ROOT / "tests"
     found = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}

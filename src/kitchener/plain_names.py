@@ -1,4 +1,4 @@
-"""Turns names, paths, values and caught errors into text that an error, a log or a record may show.
+"""Turns names, numbers, paths, values and caught errors into text that an error, a log or a record may show.
 
 Users often paste a key where a name or a path belongs. This module knows nothing of settings; `kitchener.config.shown` does.
 """
@@ -35,9 +35,15 @@ def shown_path(path: str) -> str:
     return str(Path(*shown))
 
 
-def counted(number: int, what: str) -> str:
-    """Returns a number with its noun: `1 character`, `2,000 characters`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Returns a number with its noun: `1 character`, `2,000 characters`.
+
+    Args:
+        number: how many
+        noun: the word for one
+        plural: the word for several; None: `noun` with an s
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def quoted(value: object, chars: int = 80) -> str:

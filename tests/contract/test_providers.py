@@ -1,7 +1,7 @@
-"""What the gateway may rely on, whatever stands behind it: one suite over all providers."""
+"""What the gateway may rely on, whatever stands behind it: one suite over all providers that write replies."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -9,8 +9,9 @@ import pytest
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway import build_providers
+from kitchener.gateway.providers.recorded import RecordedProvider, Recording
 from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
-from kitchener.records.prompt import Message, PromptResponse, StreamingProvider, TextPiece, ToolSpec
+from kitchener.records.prompt import Message, PromptResponse, StreamingProvider, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.fake_server import completion, events, fake_server
 
@@ -39,22 +40,49 @@ async def scripted(kind: str) -> AsyncIterator[StreamingProvider]:
 
 
 @asynccontextmanager
-async def over_http(kind: str) -> AsyncIterator[StreamingProvider]:
-    whole = {
+async def recorded(kind: str) -> AsyncIterator[StreamingProvider]:
+    use = ToolUse("u-1", "list_packages", {})
+    answers: dict[str, dict[str, Any]] = {
+        "text": {"text": "some words"},
+        "tool": {"text": "", "tool_uses": (use,), "finish_reason": "tool_use"},
+        "object": {"text": "", "structured": {"response_text": "some words"}},
+    }
+    response = PromptResponse(provider_id="remote", model_id="m", usage=Usage(3, 2), **answers[kind])
+    request = ask()
+    yield RecordedProvider({(request.wo_id, request.call): Recording("", "", response)})
+
+
+@asynccontextmanager
+async def served(kind: str, config: ProviderConfig) -> AsyncIterator[StreamingProvider]:
+    """A provider whose endpoint answers so."""
+    answers = {
         "text": completion("some words"),
         "tool": completion(None, tool_calls=[("c-1", "list_packages", "{}")], finish_reason="tool_calls"),
         "object": completion('{"response_text": "some words"}'),
         "stream": events(["some ", "words"]),
     }
-    async with fake_server(*[whole[kind]] * 3) as server:
-        config = RouterConfig(providers={"remote": ProviderConfig(base_url=server.url, model="m")})
-        async with build_providers(config) as providers:
+    async with fake_server(*[answers[kind]] * 3) as server:
+        router = RouterConfig(providers={"remote": config.model_copy(update={"base_url": server.url})})
+        async with build_providers(router) as providers:
             provider: Any = providers["remote"]
             yield provider
 
 
-@pytest.fixture(params=[offline, scripted, over_http], ids=lambda case: case.__name__)
-def opened(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+def over_http(kind: str) -> AbstractAsyncContextManager[StreamingProvider]:
+    return served(kind, ProviderConfig(model="m"))
+
+
+def library(kind: str) -> AbstractAsyncContextManager[StreamingProvider]:
+    return served(kind, ProviderConfig(kind="model", model="openai-chat:m", api_key="env:A_KEY"))
+
+
+IN_ONE_PIECE = (recorded, over_http, library)
+"""Providers whose stream may have one piece: what arrives together is one, and an endpoint may send all of it at once."""
+
+
+@pytest.fixture(params=[offline, scripted, recorded, over_http, library], ids=lambda case: case.__name__)
+def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    monkeypatch.setenv("A_KEY", "sk-some-key")
     case: Callable[[str], Any] = request.param
     return case
 
@@ -106,15 +134,14 @@ async def test_an_answer_by_schema_is_an_object(opened: Callable[[str], Any]) ->
 
 async def test_the_pieces_of_a_stream_join_to_its_response(opened: Callable[[str], Any]) -> None:
     async with (
-        opened("stream" if opened is over_http else "text") as provider,
+        opened("stream" if opened in (over_http, library) else "text") as provider,
         aclosing(provider.stream(ask("tell me something"))) as items,
     ):
         got = [item async for item in items]
     *pieces, response = got
     assert all(isinstance(piece, TextPiece) and piece.text for piece in pieces)
     assert isinstance(response, PromptResponse)
-    # What arrives together is one piece, and an endpoint on this machine may send all of it at once.
-    assert len(pieces) > (0 if opened is over_http else 1)
+    assert len(pieces) > (0 if opened in IN_ONE_PIECE else 1)
     assert "".join(piece.text for piece in pieces) == response.text
 
 

@@ -20,14 +20,14 @@ class Endpoint:
     """A provider that refuses with 429 what its limit does not let through."""
 
     def __init__(self, limit: Limit, retry_after_s: float | None, now: Callable[[], float], latency_s: float = 0.0) -> None:
-        self._limit, self._retry_after_s, self._now, self._begun = limit, retry_after_s, now, now()
+        self.limit, self._retry_after_s, self._now, self._begun = limit, retry_after_s, now, now()
         self._latency_s = latency_s
         self.answered: list[str] = []
         self.refused = 0
         self.provider = ScriptedProvider(self._answer, gate=self._gate)
 
     async def _gate(self, _: PromptRequest) -> None:
-        has_passed = self._limit.opens(self._now() - self._begun)
+        has_passed = self.limit.opens(self._now() - self._begun)
         if self._latency_s:
             await anyio.sleep(self._latency_s)
         if not has_passed:
@@ -251,7 +251,7 @@ def test_when_the_limit_is_lifted_calls_go_out_at_once_again() -> None:
         endpoint = Endpoint(limited, 1.0, trio.current_time)
         async with gateway_of(a=endpoint.provider).open() as gateway:
             await Crowd(gateway).ask(100)
-            endpoint._limit = Bucket(1e6, 1e6)
+            endpoint.limit = Bucket(1e6, 1e6)
             begun = trio.current_time()
             await Crowd(gateway).ask(2_000)
             soon = trio.current_time() - begun

@@ -19,7 +19,7 @@ from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
-from kitchener.inspection.shown_text import counted
+from kitchener.plain_names import counted
 from kitchener.replaying import ReplayReport, SourceChange, WhatIfReport, open_replays, open_what_if, summary_of, summary_text
 from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
 

@@ -37,17 +37,6 @@ def one_line(text: str, width: int) -> str:
     return flat if len(flat) <= width else flat[: width - 1] + "…"
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun: `1 turn`, `2,000 turns`.
-
-    Args:
-        number: how many
-        noun: the word for one
-        plural: the word for several; None: `noun` with an s
-    """
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
 def amount_of_money(amount: float, *, signed: bool = False) -> str:
     """An amount with two decimals, or with as many as show two digits of it."""
     digits = 2 if amount == 0 or abs(amount) >= 1 else min(8, 1 - math.floor(math.log10(abs(amount))))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from kitchener.config import ModelPrice
 from kitchener.config.router import price_of
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.shown_text import amount_of_money, counted, one_line
+from kitchener.inspection.shown_text import amount_of_money, one_line
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, CostSummary, ModelCallPayload, NestedTurn, ToolCallPayload, payload_as
 from kitchener.records.prompt import RULES_MODEL

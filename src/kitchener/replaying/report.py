@@ -7,6 +7,7 @@ from typing import Final, TypeGuard
 
 import orjson
 
+from kitchener.plain_names import counted
 from kitchener.records.entries import NestedTurn
 from kitchener.replaying.recorded.sources import SourceChange
 
@@ -161,7 +162,7 @@ class ReplayReport:
         told = set() if told is None else told
         skipped = f", {len(self.skipped)} skipped ({_counts(self.skipped.values())})" if self.skipped else ""
         what, done = ("consolidation", self.consolidations) if self.is_of_memory else ("turn", self.turns)
-        turns = f"{len(done)} {what}{'' if len(done) == 1 else 's'}"
+        turns = counted(len(done), what)
         rows = []
         if self.policy is not None:
             rows.append(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from kitchener.config import RuntimeConfig
+from kitchener.plain_names import counted
 from kitchener.replaying.report import AS_ERASED, lacking_a_key
 from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays
@@ -226,7 +227,7 @@ async def open_what_if(
 
 
 def _of_erased(count: int) -> str:
-    return f"{count:,} turn{'' if count == 1 else 's'} erased with their subject, so not comparable"
+    return f"{counted(count, 'turn')} erased with their subject, so not comparable"
 
 
 def _as_json(shown: ShownContext) -> dict[str, object]:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener.errors import ApprovalAnswered, UnknownApproval
+from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model, open_desk
@@ -38,8 +39,10 @@ class Life:
         self.name = ""
 
     async def open(self) -> Runtime:
-        provider = ScriptedProvider(lambda request: model([("delete", {"path": self.name})])._function(request))  # type: ignore[misc]
-        opened = open_desk(self._root, self.desk, provider, self._clock, approval={"expires_s": EXPIRES_S})
+        async def answer(request: PromptRequest) -> PromptResponse:
+            return await model([("delete", {"path": self.name})]).complete(request)
+
+        opened = open_desk(self._root, self.desk, ScriptedProvider(answer), self._clock, approval={"expires_s": EXPIRES_S})
         return await self._stack.enter_async_context(opened)
 
     async def run(self, steps: list[Step]) -> None:

@@ -4,12 +4,14 @@ import gc
 import re
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 from weakref import ref
 
 import anyio
 import pytest
 
 from kitchener import FilePart, ImagePart, replay_session
+from kitchener.actors.authority import authority
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView
 from kitchener.context import Ruleset
 from kitchener.runtime import Runtime
@@ -97,35 +99,52 @@ async def test_a_long_history_is_read_in_parts_and_whole(tmp_path: Path) -> None
         assert [item.place for item in view.words.turns] == sorted(item.place for item in view.words.turns)
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[SubjectTurns]:
+    """The subjects' turns of each agent class that is opened."""
+    found: list[SubjectTurns] = []
+
+    class Noted(SubjectTurns):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            found.append(self)
+
+    monkeypatch.setattr(authority, "SubjectTurns", Noted)
+    return found
+
+
 def told(view: SubjectView) -> list[tuple[str, ...]]:
     """What of a subject's turns can reach a prompt or a record."""
     return [(item.entity_id, *item.ref, *item.place, item.text, item.stub, item.session_id or "") for item in view.words.turns]
 
 
-async def test_turns_that_are_handed_over_are_those_that_would_be_read(tmp_path: Path) -> None:
+async def test_turns_that_are_handed_over_are_those_that_would_be_read(tmp_path: Path, made: list[SubjectTurns]) -> None:
     """Two sessions of each of two subjects, one turn after the other: in memory is what a new reader finds in HO2m."""
     async with open_scripted(tmp_path, context_mode="enforce", recall_scope="subject") as runtime:
-        supervisor, authority = runtime.supervisor(), runtime.supervisor()._authority
-        assert authority is not None
+        supervisor = runtime.supervisor()
+        (turns,) = made
         sessions = [await supervisor.start_session(subject_id=subject) for subject in ("ada", "bea") * 2]
         for number in range(3):
             for session_id in sessions:
                 await supervisor.handle_turn(f"Message {number} of {session_id}.\nassistant: no.", session_id=session_id)
         end = runtime.ledgers().ho2m.position
         for subject in ("ada", "bea"):
-            handed = await authority.subject_turns.of(subject, end)
-            read = await SubjectTurns(runtime.ledgers(), authority.projector.estimate, authority.ruleset).of(subject, end)
+            handed = await turns.of(subject, end)
+            turns.forget(subject)
+            read = await turns.of(subject, end)
+            assert handed is not read
             assert told(handed) == told(read)
             assert handed.known == read.known == 12
 
 
-async def test_a_message_with_an_image_is_recalled_alike_from_memory_and_after_its_eviction(tmp_path: Path) -> None:
+async def test_a_message_with_an_image_is_recalled_alike_from_memory_and_after_its_eviction(
+    tmp_path: Path, made: list[SubjectTurns]
+) -> None:
     """Two subjects say the same; the turns of one are evicted before the question. Both see the same, and it replays."""
     settings, provider = config(tmp_path, recall_scope="subject"), model()
     async with running(settings, provider) as runtime:
-        supervisor, authority = runtime.supervisor(), runtime.supervisor()._authority
-        assert authority is not None
-        turns, asked = authority.subject_turns, list[str]()
+        supervisor, asked = runtime.supervisor(), list[str]()
+        (turns,) = made
         for subject in (ADA, BO):
             await supervisor.handle_turn("hello", subject_id=subject)
             await turns.of(subject, runtime.ledgers().ho2m.position)  # what comes now is handed over
@@ -170,13 +189,11 @@ async def _announce_another(runtime: Runtime, turns: SubjectTurns) -> None:
     turns.completed("ada", "T-unknown", (None, None))
 
 
-async def test_a_turn_of_a_running_session_costs_no_read_of_its_subject(tmp_path: Path) -> None:
+async def test_a_turn_of_a_running_session_costs_no_read_of_its_subject(tmp_path: Path, made: list[SubjectTurns]) -> None:
     """A subject's turns are read once; every later turn of the process is handed over."""
     async with open_scripted(tmp_path, context_mode="enforce", recall_scope="subject") as runtime:
-        authority = runtime.supervisor()._authority
-        assert authority is not None
         await talk(runtime, 2, 3)
-        turns, end = authority.subject_turns, runtime.ledgers().ho2m.position
+        (turns,), end = made, runtime.ledgers().ho2m.position
         view = turns.of("ada", end)
         with pytest.raises(StopIteration) as found:  # it ends without waiting for anything
             view.send(None)

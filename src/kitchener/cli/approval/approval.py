@@ -19,8 +19,9 @@ from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.recorded_requests import arguments_text, details, read_requests, row
-from kitchener.inspection.shown_text import counted, one_line, short_time
+from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.inspection.turns.turn_approvals import answer_words
+from kitchener.plain_names import counted
 from kitchener.records.entries import ApprovalScope
 from kitchener.runtime.admin.operations import AnswerApproval, ApprovalOutcome
 from kitchener.runtime.administration import administer

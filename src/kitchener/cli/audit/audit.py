@@ -19,8 +19,8 @@ from kitchener.cli.terminal.output import print_answer
 from kitchener.cli.terminal.progress import Tally, progress_bar
 from kitchener.ids import OPERATOR, split_namespace
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.shown_text import counted
 from kitchener.ledger import LedgerReader
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import is_sealed
 from kitchener.records.ref import refs_in

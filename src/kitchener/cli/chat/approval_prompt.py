@@ -11,7 +11,8 @@ from kitchener.cli.terminal.output import print_text, say
 from kitchener.errors import ApprovalAnswered, ApprovalVoid, UnknownApproval
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.recorded_requests import arguments_text, read_requests
-from kitchener.inspection.shown_text import counted, one_line
+from kitchener.inspection.shown_text import one_line
+from kitchener.plain_names import counted
 from kitchener.records.entries import ApprovalScope, opened
 from kitchener.records.turn import TurnResult
 from kitchener.runtime.queries.approval_list import ApprovalInfo

@@ -38,9 +38,8 @@ from kitchener.errors import (
 )
 from kitchener.gateway.routing import plan_route
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.shown_text import counted
 from kitchener.inspection.spending import Spending, in_all, read_spending, used_text
-from kitchener.plain_names import shown_path
+from kitchener.plain_names import counted, shown_path
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc

@@ -17,12 +17,13 @@ from kitchener.context.projection.explanation import closer_words
 from kitchener.errors import NotOnRecord
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.memory_views import gate_text, learned_views, signal_views
-from kitchener.inspection.shown_text import counted, one_line
+from kitchener.inspection.shown_text import one_line
 from kitchener.inspection.turns.recorded_session import fold_entries, read_past
 from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
 from kitchener.memory import HO3Memory
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.replaying import read_prompts
 from kitchener.runtime import Runtime

@@ -7,8 +7,8 @@ from kitchener.cli.config.finding import Finding
 from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.attempts import ProviderUsage
-from kitchener.inspection.shown_text import counted
 from kitchener.lanes.fair_queue import LaneStatistics
+from kitchener.plain_names import counted
 from kitchener.runtime.admin.admin_client import NobodyListens, ask
 from kitchener.runtime.admin.operations import ReadStatistics
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics

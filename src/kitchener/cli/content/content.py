@@ -14,8 +14,8 @@ from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.errors import NotOnRecord, PartDamaged
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.shown_text import counted
 from kitchener.media.content_store import ContentStore
+from kitchener.plain_names import counted
 from kitchener.records.entries import ERASED
 from kitchener.runtime.admin.operations import CleanContent
 from kitchener.runtime.administration import administer

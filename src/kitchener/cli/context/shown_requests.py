@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.terminal.output import table_lines
 from kitchener.errors import NotOnRecord
-from kitchener.inspection.shown_text import counted
 from kitchener.inspection.spending import Spending
+from kitchener.plain_names import counted
 from kitchener.records.entries import UsageMapping
 from kitchener.records.prompt import RULES_PROVIDER, Message, PromptRequest
 from kitchener.replaying import RecordedPrompt, TurnPrompts

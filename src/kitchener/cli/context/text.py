@@ -10,7 +10,8 @@ from kitchener.config import toml_key
 from kitchener.context import ContextState, Flag, PlacedItem, Projection
 from kitchener.context.fold.items import count_turns
 from kitchener.context.fold.lifecycle import IntentRecord
-from kitchener.inspection.shown_text import counted, one_line, short_time
+from kitchener.inspection.shown_text import one_line, short_time
+from kitchener.plain_names import counted
 
 MOST: Final = 20
 """Most printed rows of one table; `--json` has all rows."""

@@ -10,9 +10,10 @@ from kitchener.context import Explanation, make_event
 from kitchener.context.fold.context_events import Ended
 from kitchener.context.projection.explanation import VisibilityChange, closer_words, find_placed
 from kitchener.inspection.prefix_breaks import break_text
-from kitchener.inspection.shown_text import counted, one_line, short_time
+from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.inspection.turns.recorded_turn import TurnView
 from kitchener.inspection.turns.turn_reasons import INEXACT, visibility_changes
+from kitchener.plain_names import counted
 from kitchener.records import events
 
 _WIDTH: Final = 96

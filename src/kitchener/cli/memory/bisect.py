@@ -17,7 +17,8 @@ from kitchener.cli.terminal.progress import progress_bar
 from kitchener.errors import CallerError
 from kitchener.ids import session_of_valid_turn
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.shown_text import counted, one_line, short_time
+from kitchener.inspection.shown_text import one_line, short_time
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.replaying import open_replays
 from kitchener.tuning import BisectQuestion, BisectReport, MemoryChange, bisect

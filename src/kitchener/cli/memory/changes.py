@@ -7,9 +7,10 @@ from typing import Final
 from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
 from kitchener.cli.memory.explain import TurnText, read_turn, turns_shown
 from kitchener.errors import ConfigError
-from kitchener.inspection.shown_text import counted, one_line, short_time
+from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.memory import Overlay
 from kitchener.memory.signals import normalise
+from kitchener.plain_names import counted
 from kitchener.runtime.admin.operations import DeactivateArtifact, QuarantineTarget
 from kitchener.runtime.administration import administer
 

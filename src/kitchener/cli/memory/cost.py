@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.terminal.output import table_lines
 from kitchener.inspection.memory_views import LineState, learned_views, line_text
-from kitchener.inspection.shown_text import counted
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import MemoryReader, Overlay
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import WorkOrderCompletedPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.tokens import estimate_tokens

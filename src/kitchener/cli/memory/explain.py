@@ -8,13 +8,14 @@ from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.memory.cost import LineCost, WorkOrderCosts, costs_of, learning_of
 from kitchener.errors import UnknownArtifact
 from kitchener.inspection.memory_views import LearnedView, learned_at, learned_view, line_text, where_it_speaks
-from kitchener.inspection.shown_text import UNREADABLE, counted, one_line, short_time
+from kitchener.inspection.shown_text import UNREADABLE, one_line, short_time
 from kitchener.inspection.turns.turn_end import shown_reply
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
 from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import RecordedEvent
 from kitchener.memory.subject import why_erased
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import (
     CommonPayload,

@@ -22,7 +22,7 @@ from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, R
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
-from kitchener.inspection.shown_text import counted
+from kitchener.plain_names import counted
 
 app = App(name="memory", help="Show what was learned about subjects, and withdraw it.")
 app.command(tune)

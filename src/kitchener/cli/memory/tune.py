@@ -16,8 +16,8 @@ from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import CallerError, NotOnRecord
-from kitchener.inspection.shown_text import counted
 from kitchener.memory import MemoryReader
+from kitchener.plain_names import counted
 from kitchener.tuning import GateOutcome, GateRecord, GateSetting, Spread, grid, read_gate_record, simulate
 
 AT_MOST: Final = 1_000

@@ -26,8 +26,8 @@ from kitchener.cli.terminal.progress import progress_bar
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import ConfigError, InvalidOutput, KitchenerError, LedgerError, RuntimeClosed
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.shown_text import counted
 from kitchener.ledger import LedgerReader
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import SealedText, TurnCompletedPayload, TurnStartedPayload, payload_as
 from kitchener.records.output_schema import MAX_SCHEMA_CHARS, OutputSchema, output_schema_of

@@ -14,7 +14,7 @@ from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
 from kitchener.errors import CallerError
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.shown_text import counted
+from kitchener.plain_names import counted
 from kitchener.runtime.admin.operations import ImportConversations, ImportSession
 from kitchener.runtime.administration import administer
 from kitchener.runtime.portable.conversations import ConversationsImport

@@ -10,9 +10,10 @@ from kitchener.cli.options import Options
 from kitchener.clock import SystemClock
 from kitchener.errors import CallerError, InvalidTimestamp
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.shown_text import counted, one_line, short_time
+from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import LedgerReader
 from kitchener.memory.timestamps import iso_of, us_of
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import (
     CommonPayload,

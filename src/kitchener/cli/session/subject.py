@@ -15,7 +15,8 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.ids import check_recorded_subject
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.shown_text import counted, short_time
+from kitchener.inspection.shown_text import short_time
+from kitchener.plain_names import counted
 from kitchener.runtime.admin.operations import EraseSubject
 from kitchener.runtime.administration import administer
 from kitchener.runtime.erasure import ErasureReport, keyring_of

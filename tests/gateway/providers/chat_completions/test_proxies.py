@@ -47,6 +47,14 @@ def test_the_scheme_chooses_the_proxy(monkeypatch: pytest.MonkeyPatch, name: str
         ("10.0.0.0/8", "model.example", False),
         ("127.0.0.1", "127.0.0.1", True),
         ("fd00::/8", "[fd00::1]", True),
+        ("[fd00::1]", "[fd00::1]", True),
+        ("model.example:8000", "model.example", True),
+        ("model.example:443", "model.example", False),
+        (".example:8000", "model.example", True),
+        ("127.0.0.1:8000", "127.0.0.1", True),
+        ("127.0.0.1:443", "127.0.0.1", False),
+        ("[fd00::1]:8000", "[fd00::1]", True),
+        ("[fd00::1]:443", "[fd00::1]", False),
         (",, ", "model.example", False),
     ],
 )
@@ -56,6 +64,13 @@ def test_hosts_domains_and_networks_are_excluded(
     monkeypatch.setenv("ALL_PROXY", PROXY)
     monkeypatch.setenv("NO_PROXY", excluded)
     assert (proxy_for(f"http://{host}:8000/v1", Redaction()) is None) == is_excluded
+
+
+@pytest.mark.parametrize(("url", "is_excluded"), [("https://model.example/v1", True), ("http://model.example/v1", False)])
+def test_an_address_without_a_port_has_that_of_its_scheme(monkeypatch: pytest.MonkeyPatch, url: str, is_excluded: bool) -> None:
+    monkeypatch.setenv("ALL_PROXY", PROXY)
+    monkeypatch.setenv("NO_PROXY", "model.example:443")
+    assert (proxy_for(url, Redaction()) is None) == is_excluded
 
 
 @pytest.mark.parametrize("address", ["socks5://me:secret-word@proxy.example:1080", "http://me:secret-word@:x", "http://"])

@@ -14,9 +14,10 @@ from kitchener.cli.context.text import intent_words, reason_words
 from kitchener.cli.context.why import doubts, nothing_lines
 from kitchener.context import Explanation, PlacedItem, Projection
 from kitchener.context.fold import items
-from kitchener.inspection.shown_text import UNREADABLE, counted, short_time
+from kitchener.inspection.shown_text import UNREADABLE, short_time
 from kitchener.inspection.turns.turn_end import current, shown_reply
 from kitchener.inspection.turns.turn_reasons import visibility_changes
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import TurnCompletedPayload, is_sealed
 

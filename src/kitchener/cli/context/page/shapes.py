@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from kitchener.inspection.shown_text import counted, one_line
+from kitchener.inspection.shown_text import one_line
+from kitchener.plain_names import counted
 
 _COLOURS: Final = 8
 _OPEN_CHARS: Final = 600

@@ -2,11 +2,14 @@
 
 import os
 from ipaddress import ip_address, ip_network
-from urllib.parse import unquote, urlsplit
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment
 
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.redaction import Redaction
+
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 def proxy_for(base_url: str, redaction: Redaction) -> str | None:
@@ -22,7 +25,7 @@ def proxy_for(base_url: str, redaction: Redaction) -> str | None:
     named, parts = getproxies_environment(), urlsplit(base_url)
     name = parts.scheme if named.get(parts.scheme) else "all"
     address = named.get(name)
-    if not address or _is_excluded(parts.hostname or "", named.get("no", "")):
+    if not address or _is_excluded(parts, named.get("no", "")):
         return None
     address = address if "://" in address else f"http://{address}"
     if (password := urlsplit(address).password) is not None:
@@ -51,9 +54,16 @@ def _is_http(address: str) -> bool:
         return False
 
 
-def _is_excluded(host: str, excluded: str) -> bool:
-    """Whether a list such as `localhost, .example.com, 10.0.0.0/8` names a host, a domain above it, or its network."""
-    for entry in map(str.strip, excluded.lower().split(",")):
+def _is_excluded(address: SplitResult, excluded: str) -> bool:
+    """Whether a list such as `localhost:8080, .example.com, 10.0.0.0/8` names a host, a domain above it, or its network.
+
+    An entry with a port excludes that port alone.
+    """
+    host, port = address.hostname or "", str(address.port or _PORTS.get(address.scheme))
+    for each in map(str.strip, excluded.lower().split(",")):
+        entry, only = _without_port(each)
+        if only not in ("", port):
+            continue
         name = entry.lstrip("*").lstrip(".")
         if entry == "*" or (name and (host == name or host.endswith(f".{name}"))):
             return True
@@ -63,3 +73,12 @@ def _is_excluded(host: str, excluded: str) -> bool:
         except ValueError:  # names, not addresses
             continue
     return False
+
+
+def _without_port(entry: str) -> tuple[str, str]:
+    """An entry of the list and its port; "": it has none. An IPv6 address has brackets where a port follows."""
+    if entry.startswith("["):
+        name, _, rest = entry[1:].partition("]")
+        return name, rest.removeprefix(":")
+    name, _, port = entry.partition(":")
+    return (name, port) if entry.count(":") == 1 else (entry, "")
