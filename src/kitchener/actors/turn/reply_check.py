@@ -132,9 +132,8 @@ async def apology_after(
     if len(rejected) > services.config.max_retries or chain.room < 1:
         fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
         await chain.write(events.ESCALATION, chain.turn_id, fields)
-        why = (
-            last.error.detail if last.error is not None else verdict.reason
-        )  # the verdict on an answer that is no output is short
+        # The gate's verdict on an answer that is no output is short; the error says what did not fit.
+        why = verdict.reason if last.error is None else last.error.detail
         message = f"no acceptable reply after {len(rejected)} attempts: {why}"
         return Reply(APOLOGY, TurnError("QUALITY_GATE", message, last.wo_id))
     return None
