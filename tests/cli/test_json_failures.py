@@ -98,11 +98,11 @@ def test_a_command_without_json_says_so_as_an_object(cli: Cli) -> None:
 
 
 def test_a_value_that_was_printed_is_not_followed_by_an_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def called(tokens: list[str]) -> int:
+    def answer_and_fail(*, is_listing: bool) -> None:
         print_json({"answer": 1})
         raise KitchenerError("too late")
 
-    monkeypatch.setattr(app, "_called", called)
+    monkeypatch.setattr(app, "build_app", answer_and_fail)
     outcome = cli("doctor", "--json")
     assert (outcome.code, outcome.json, outcome.err) == (1, {"answer": 1}, "kitchener: too late\n")
 
@@ -111,8 +111,8 @@ def test_a_bug_is_an_error_object() -> None:
     program = (
         "import sys\n"
         "from kitchener.cli import app\n"
-        "def called(tokens): raise RuntimeError('a bug')\n"
-        "app._called = called\n"
+        "def fail(*, is_listing): raise RuntimeError('a bug')\n"
+        "app.build_app = fail\n"
         "app.run(['doctor', '--json'])\n"
     )
     outcome = finish(start_program(program))
