@@ -151,6 +151,8 @@ class Parsed:
     types: list[str] = field(default_factory=list)
     """The classes and type aliases, without a leading underscore."""
     docstrings: list[str] = field(default_factory=list)
+    described: list[tuple[str, str, str]] = field(default_factory=list)
+    """Each class, function and attribute with a docstring: the name of its class, its own name and the docstring."""
     names: set[str] = field(default_factory=set)
     """The names in the code."""
 
@@ -174,7 +176,13 @@ def parsed(path: Path) -> Parsed:
                 found.functions[f"{node.lineno} {node.name}"] = (node.end_lineno or 0) - node.lineno + 1
             case ast.Assign(targets=[ast.Name(id=name)]) if name.lstrip("_")[:1].isupper() and not name.isupper():
                 found.types.append(name.lstrip("_"))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.described.append(("", node.name, ast.get_docstring(node) or ""))
         if isinstance(node, ast.ClassDef):
+            for before, after in zip(node.body, node.body[1:], strict=False):
+                match before, after:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        found.described.append((node.name, name, text))
             found.types.append(node.name.lstrip("_"))
             found.classes[node.name] = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
     return found
@@ -304,6 +312,27 @@ def test_source_files_stay_short_enough_to_read_in_one_go() -> None:
 def test_functions_fit_on_a_screen() -> None:
     lengths = {f"{relative(path)}:{function}": lines for path in SOURCES for function, lines in parsed(path).functions.items()}
     assert {where: length for where, length in lengths.items() if length >= MAX_FUNCTION_LINES} == {}
+
+
+WITHOUT_MEANING = "a an the of to in on for with by from its this that it is are and or as one each return"
+ENDINGS = re.compile("(?:ed|es|s|d|e|ing|ion)$")
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a name or a sentence without their endings. Numbers count, and code counts as it stands."""
+    code, spaced = re.findall("`[^`]*`", text), re.sub("(?<=[a-z])(?=[A-Z])", " ", re.sub("`[^`]*`|_", " ", text)).lower()
+    return frozenset({ENDINGS.sub("", each) for each in re.findall("[a-z]+|[0-9]+", spaced)} | {*code})
+
+
+def test_no_docstring_only_repeats_the_name() -> None:
+    """It says what the name does not, such as a unit, a bound or an error; else an attribute needs none."""
+    found = [
+        f"{relative(path)}: {name}: {text}"
+        for path in SOURCES
+        for owner, name, text in parsed(path).described
+        if text and not words(text) - words(name) - words(owner) - words(WITHOUT_MEANING)
+    ]
+    assert found == []
 
 
 def test_the_layers_are_drawn_as_they_are_enforced() -> None:

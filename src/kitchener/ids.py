@@ -56,7 +56,7 @@ class RandomIds:
         self._digits = digits
 
     def session_id(self) -> SessionId:
-        """Returns a random session id."""
+        """Returns `SES-` and as many random hex digits as the settings ask for."""
         return SessionId(f"SES-{uuid4().hex[: self._digits]}")
 
 

@@ -39,7 +39,7 @@ class IntentCalls:
     async def declare(
         self, session_id: str, objective: str, *, scope: str, parent: str | None, targets: Sequence[str]
     ) -> IntentId:
-        """Declares an intent and returns its id."""
+        """Puts a new intent on record and returns its id. Raises CallerError if an argument is invalid."""
         check_text("objective", objective)
         if scope not in _SCOPES:
             raise CallerError(f"scope = {quoted(scope)}: expected one of {', '.join(_SCOPES)}")
@@ -91,13 +91,13 @@ class IntentCalls:
         return [IntentId(event.entity_id) for event in events[:-1]]
 
     async def close(self, session_id: str, intent_id: str, outcome: str) -> None:
-        """Closes an intent."""
+        """Records that the user closed an intent, which no message reopens then."""
         check_name("intent_id", intent_id)
         check_text("outcome", outcome)
         await self._write(session_id, lambda intents, _: [closed(intent_id, outcome, "closed by the user", by="user")])
 
     async def abandon(self, session_id: str, intent_id: str, reason: str) -> None:
-        """Abandons an intent."""
+        """Records that the user gave an intent up, and why."""
         check_name("intent_id", intent_id)
         check_text("reason", reason)
         await self._write(session_id, lambda intents, _: [abandoned(intent_id, reason)])

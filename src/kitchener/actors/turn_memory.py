@@ -93,7 +93,7 @@ class LongTermMemory(Protocol):
         ...
 
     async def log_overlay(self, overlay: Overlay | Mapping[str, object], *, namespace: str) -> str:
-        """Logs an overlay and returns its id."""
+        """Appends a learned line, with its sources, to a namespace. Returns the id of the overlay."""
         ...
 
     async def last_turn_id(self, session_id: str) -> str | None:

@@ -33,7 +33,7 @@ class Pacing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """The limits of one lane."""
+    """How much a lane handles at once, and how much may wait in it."""
 
     concurrency: int
     """Messages handled at the same time."""

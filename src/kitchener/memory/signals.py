@@ -66,7 +66,6 @@ class SignalEvent(NamedTuple):
     event_id: str
     """`EVT-…`"""
     session_id: str
-    """Session of the event."""
     turn_id: str
     """Turn of the event; "": none was given."""
 
@@ -77,9 +76,7 @@ class RecordedEvent(NamedTuple):
     event_id: str
     """`EVT-…`"""
     signal_id: str
-    """Signal of the event."""
     session_id: str
-    """Session of the event."""
     timestamp: str
     """ISO time of the event."""
     turn_id: str | None

@@ -30,7 +30,6 @@ class ToolUse:
     use_id: str
     """The provider's id of this request; the tool's result repeats it."""
     tool_id: str
-    """The tool's id."""
     arguments: Mapping[str, Any]
     """The arguments, not validated yet."""
     problem: str | None = None
@@ -90,7 +89,6 @@ class ToolSpec:
     """A tool as the model sees it."""
 
     tool_id: str
-    """The tool's id."""
     description: str
     """What the tool does and when to use it."""
     parameters: Mapping[str, object]

@@ -195,7 +195,6 @@ class WorkOrder(_Replaceable):
     intent_id: str | None = None
     """The intent that it serves; None: there is no active intent."""
     wo_type: WorkOrderType
-    """The type of work."""
     tier_target: Literal["HO1"] = "HO1"
     """The tier that executes it."""
     state: WorkOrderState = "planned"
@@ -297,7 +296,7 @@ class WorkOrder(_Replaceable):
         return self._moved("superseded")
 
     def abandoned(self) -> Self:
-        """Returns the work order as abandoned."""
+        """Returns the work order in its last state: it will not be executed."""
         return self._moved("abandoned")
 
     def _moved(self, state: WorkOrderState, **changes: object) -> Self:

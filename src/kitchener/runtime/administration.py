@@ -94,7 +94,7 @@ class FreeRoot:
             await ledger.commit()
 
     async def erase_subject(self, subject_id: str) -> ErasureReport:
-        """Erases a subject."""
+        """Erases in this process."""
         return await erase_subject(subject_id, config=self._config)
 
     async def import_session(self, folder: Path, public_key: str | None) -> SessionImport:

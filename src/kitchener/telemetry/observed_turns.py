@@ -154,7 +154,7 @@ class ObservedLedgers(LateLedgers):
         self._tracing = tracing
 
     def commit(self) -> Coroutine[object, object, None]:
-        """As `Ledgers.commit`."""
+        """Commits within a span."""
         return self._commit()
 
     async def _commit(self) -> None:

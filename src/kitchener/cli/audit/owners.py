@@ -108,7 +108,7 @@ class Owners:
         return self.of_session(agent_class, session_of_turn(turn_id)) if isinstance(turn_id, str) else set()
 
     def of_intent(self, agent_class: str, intent_id: object) -> set[int]:
-        """The owner of an intent."""
+        """Whose words an intent holds; empty: it is not on record."""
         return self._things.get((f"intent {agent_class}", str(intent_id)), set())
 
     def of_event(self, event_id: str) -> set[int]:

@@ -22,7 +22,6 @@ class Recording:
     """One recorded model call."""
 
     request_hash: str
-    """The hash of the recorded request."""
     prompt_pack_version: str
     """The version of the prompt pack that rendered the request."""
     response: PromptResponse

@@ -24,7 +24,7 @@ SpeechAct = Literal["greeting", "thanks", "farewell", "question", "command", "st
 
 
 class EarlierObjective(TypedDict):
-    """A return to an earlier objective."""
+    """The proposal of a message that takes up what an earlier one was about."""
 
     action: Literal["supersede"]
     prior_intent_id: str

@@ -57,9 +57,7 @@ class AcceptedHead(NamedTuple):
     """The result of accepting a ledger's present end."""
 
     path: str
-    """Its file."""
     ledger_id: str
-    """Name of the ledger."""
     seq: int
     """Number of the last remaining entry."""
     chain_hash: str

@@ -37,7 +37,6 @@ class BundleSelection(NamedTuple):
     path: Path
     """The ledger's file."""
     ledger_id: str
-    """Name of the ledger."""
     seqs: tuple[int, ...]
     """Numbers of the entries, ascending; at least one."""
     head: tuple[int, str]
@@ -48,7 +47,6 @@ class BundlePart(NamedTuple):
     """The part of a bundle that comes from one ledger."""
 
     ledger_id: str
-    """Name of the ledger."""
     entries: int
     """Number of entries with a body."""
     first: int

@@ -92,7 +92,6 @@ class VerifiedPart(NamedTuple):
     """The part of one ledger, with a verified chain up to a head."""
 
     ledger_id: str
-    """Name of the ledger."""
     lines: tuple[Line, ...]
     """The entries with a body, ascending."""
     seq: int

@@ -79,7 +79,6 @@ class CheckedPart(NamedTuple):
     """The part of one ledger, all of it verified."""
 
     ledger_id: str
-    """Name of the ledger."""
     entries: dict[int, Entry]
     """The entries of the rows, by number."""
     head: Checkpoint | None

@@ -42,7 +42,6 @@ class SegmentManifest(NamedTuple):
     format: str
     """`kitchener-seal/2`, or `/1` of a manifest without `tree`"""
     ledger_id: str
-    """Name of the ledger."""
     number: int
     """Number of the segment: 1, 2, 3 … without gaps."""
     first_seq: int

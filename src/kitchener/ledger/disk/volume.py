@@ -37,7 +37,7 @@ FIRST_BYTES: Final = 2_048
 
 
 class LedgerFile(NamedTuple):
-    """One file of a ledger."""
+    """A finished segment or the open file, and where it stands in the whole ledger."""
 
     file: Path
     """Path of the file."""

@@ -45,7 +45,6 @@ class Checkpoint(NamedTuple):
     """A signed head."""
 
     ledger_id: str
-    """Name of the ledger."""
     seq: int
     """Number of the ledger's last entry at the time of signing."""
     chain_hash: str

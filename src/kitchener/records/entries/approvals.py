@@ -32,7 +32,6 @@ class ApprovalRequestedPayload(CommonPayload):
     rule: str
     """The rule of the policy that asks, as it is written; `tool`: the tool itself asks; `client`: its client runs it."""
     tool: str
-    """The tool id."""
     tool_hash: str
     """Hash of the tool's definition. An answer is void if it has changed."""
     arguments: Mapping[str, object] | Sealed

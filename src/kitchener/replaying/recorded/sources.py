@@ -92,7 +92,7 @@ class RecordedSources:
         return DefinedTools(self.tool_definitions(), problem)
 
     def tool_definitions(self) -> list[ToolDefinition]:
-        """The definitions of the recorded tools."""
+        """Each recorded tool, as models were told of it."""
         return [json.loads(text) for (kind, _), text in self.texts.items() if kind == "tool"]
 
     def for_requests(self) -> RequestSources:

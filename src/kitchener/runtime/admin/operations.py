@@ -78,7 +78,7 @@ class IntentOperation(Operation[IntentOutcome]):
 
 
 class DeclareIntent(IntentOperation):
-    """Declares an intent."""
+    """Adds an intent to a session."""
 
     op = "intent.declare"
     objective: str
@@ -272,7 +272,7 @@ class ImportConversations(Operation[ConversationsImport]):
 
 
 class EraseSubject(Operation[ErasureReport]):
-    """Erases a subject."""
+    """Destroys a subject's key, and deletes what was derived from what the subject said."""
 
     op = "subject.erase"
     result = TypeAdapter(ErasureReport)
@@ -295,7 +295,7 @@ class SubjectMemoryChange(BaseModel):
 
 
 class DeactivateArtifact(Operation[SubjectMemoryChange]):
-    """Deactivates an artifact."""
+    """Withdraws a learned line: later turns do not see it."""
 
     op = "memory.deactivate"
     result = TypeAdapter(SubjectMemoryChange)

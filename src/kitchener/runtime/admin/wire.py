@@ -31,7 +31,7 @@ class FrameTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """One request."""
+    """What a command asks of the process that has the root open."""
 
     op: str
     """Name of the operation."""

@@ -84,7 +84,7 @@ class ConversationFile:
             raise ConfigError(str(path), "", "", "is a pipe: expected a file, which can be read twice")
 
     def close(self) -> None:
-        """Closes the file."""
+        """Ends the reading."""
         self._file.close()
 
     def __iter__(self) -> Iterator[SpokenConversation]:

@@ -40,7 +40,7 @@ _ID_DIGITS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedConversation:
-    """One conversation of an import."""
+    """Where a conversation of the file is now."""
 
     session_id: str
     external_id: str | None

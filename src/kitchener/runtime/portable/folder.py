@@ -71,7 +71,7 @@ class Manifest:
 
 
 class FolderEntry(NamedTuple):
-    """One entry of a folder."""
+    """A line of an exported ledger, and what it says."""
 
     line: Line
     """The entry as stored in its ledger."""

@@ -105,7 +105,7 @@ class SubjectAllowances:
         return len(self._allowances)
 
     def of(self, subject_id: str) -> Allowance:
-        """The allowance of a subject."""
+        """What a subject may still use."""
         found = self._allowances.get(subject_id)
         if found is None:
             self._forget()

@@ -62,7 +62,7 @@ class ChatMessageAnswer(DescribedAnswer):
 
 
 class ChatChoiceAnswer(DescribedAnswer):
-    """The one choice."""
+    """The reply. There is always one."""
 
     index: Literal[0]
     message: ChatMessageAnswer

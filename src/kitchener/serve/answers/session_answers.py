@@ -24,7 +24,7 @@ class SessionAnswer(DescribedAnswer):
 
 
 class ListedSessionAnswer(DescribedAnswer):
-    """A session in a list."""
+    """A session without its turns."""
 
     session_id: str
     agent: str

@@ -23,7 +23,7 @@ class OwnRightsAnswer(DescribedAnswer):
 
 
 class LearnedLineAnswer(DescribedAnswer):
-    """A learned line."""
+    """What was learned from a signal that recurred."""
 
     artifact_id: str | None
     overlay_id: str

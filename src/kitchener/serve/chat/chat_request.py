@@ -72,7 +72,7 @@ class ChatBody(DescribedModel):
     stream: bool = False
     """Whether the answer is a stream of events."""
     stream_options: StreamOptions | None = None
-    """Options of the stream."""
+    """Whether the stream ends with its token counts."""
     n: int | None = None
     """How many replies are wanted; more than one is refused."""
     response_format: dict[str, object] | None = None  # a JSON schema in it; checked by the agent

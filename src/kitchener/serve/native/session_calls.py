@@ -56,7 +56,7 @@ class SessionCalls:
         self._access, self._turns = access, turns
 
     async def begin(self, request: Request) -> Response:
-        """Begins a session."""
+        """Starts a conversation with the subject of the request."""
         body = read_model(NewSession, await request.body() or b"{}")
         supervisor = self._access.supervisor(caller_of(request), body.agent)
         subject_id = subject_of(request)

@@ -31,7 +31,7 @@ class NewIntent(DescribedModel):
 
 
 class IntentChangeBody(DescribedModel):
-    """A change of an intent."""
+    """What the user does with an intent, and why."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -56,7 +56,7 @@ class IntentRequests:
         return json_response({"intents": _rows(await self._access.of(request))})
 
     async def declare(self, request: Request) -> Response:
-        """Declares an intent."""
+        """Adds a goal to a session."""
         body, found = read_model(NewIntent, await request.body()), await self._access.of(request)
         intent_id = await found.supervisor.declare_intent(
             found.session.session_id,

@@ -48,7 +48,7 @@ class ResponseHead(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """The id of its message."""
+        """The reply's id, which follows from the response's."""
         return f"msg_{self.response_id.removeprefix('resp_')}"
 
     def response(

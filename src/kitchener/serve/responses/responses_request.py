@@ -75,7 +75,7 @@ class ResponsesBody(DescribedModel):
 
 
 class ResponsesRequest(NamedTuple):
-    """A request for a response."""
+    """What a body of `POST /v1/responses` asks an agent for."""
 
     message: str
     """"" if it brings answers."""

@@ -52,7 +52,7 @@ class HttpAnswer(Protocol):
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
+        """That of the answer itself, after interim ones."""
         ...
 
     @property
