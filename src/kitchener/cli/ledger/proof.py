@@ -72,7 +72,9 @@ def key(
     print_text(f"{'made' if new is not None else 'key'}         {path}")
     print_text(f"signer      {signer.signer}\npublic key  {signer.public_key}")
     if new is not None:
-        print_text(f'\nUse it in kitchener.toml:\n\n[ledger]\nsigning_key = "{path}"')
+        # A relative path in the settings starts at their own folder, which need not be this one.
+        named = path if options.config is None else path.absolute()
+        print_text(f'\nUse it in {options.config or "kitchener.toml"}:\n\n[ledger]\nsigning_key = "{named}"')
     return OK
 
 
