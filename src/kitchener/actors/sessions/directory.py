@@ -21,7 +21,7 @@ from kitchener.actors.sessions.fresh_ids import FreshIds, TakenNumbers, check_se
 from kitchener.actors.sessions.history import Exchange, read_exchanges
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.recalled_results import SessionResults
-from kitchener.actors.sessions.state import CHANGES, PastTurn, SessionState, fold
+from kitchener.actors.sessions.state import PastTurn, SessionState, fold
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.clock import Clock, iso, loop_clock
 from kitchener.config import HO2Config
@@ -221,10 +221,7 @@ class SessionManager:
     ) -> Ref:
         """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the state."""
         ref = await self._ho2m.write(LedgerEntry(entry_type, entity_id, payload), expected_head=expected_head)
-        self.state.head = ref.entry_id  # type: ignore[assignment]  # an `EntryId(…)` call would only cost time
-        change = CHANGES.get(entry_type)
-        if change is not None:
-            change(self.state, payload, ref)
+        fold(self.state, ((entry_type, payload, ref),))
         if self.thread is not None and entry_type in FOLDED_TYPES:
             self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
         return ref
