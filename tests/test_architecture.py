@@ -215,6 +215,18 @@ def test_type_checkers_are_told_the_same_names_as_programs() -> None:
         kitchener.Nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.parametrize("stub", sorted((ROOT / "src").rglob("*.pyi")), ids=lambda path: path.parent.name)
+def test_a_star_import_gives_type_checkers_the_same_names_as_programs(stub: Path) -> None:
+    """They read the list in the stub, where `list[str]` says that it is empty."""
+    package = importlib.import_module(".".join(stub.parent.relative_to(ROOT / "src").parts))
+    (listed,) = (
+        ast.literal_eval(each.value)
+        for each in ast.parse(stub.read_text(encoding="utf-8")).body
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__"
+    )
+    assert listed == package.__all__
+
+
 def raised_by(documented: object) -> set[str]:
     """The errors in the section `Raises:` of a docstring."""
     text = inspect.getdoc(documented) or ""

@@ -91,6 +91,16 @@ async def test_a_tool_that_no_class_may_use_is_logged(tmp_path: Path) -> None:
     assert line["tools"] == ["list_packages"]
 
 
+async def test_what_is_logged_after_a_turn_has_no_ids_of_it(tmp_path: Path) -> None:
+    with captured_logs() as logs:
+        async with open_scripted(tmp_path / "one") as runtime:
+            await runtime.supervisor().handle_turn("hello")
+            async with open_scripted(tmp_path / "two", tools=TOOLS, admin_tools=("break_down",)):
+                pass
+    (line,) = [each for each in logs if "setting `tools`" in each["event"]]
+    assert not {"session_id", "turn_id", "wo_id"} & line.keys()
+
+
 def test_no_record_is_made_that_no_handler_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     logger = logging.getLogger("kitchener.of_a_test")

@@ -47,12 +47,9 @@ def canonical_bytes(value: object, *, at: str = "") -> bytes:
     Raises:
         EntryRefused: the value has no canonical form; the error names the place and the problem
     """
-    try:
-        encoded = orjson.dumps(value, option=_OPTIONS)
-        if type(value) is str or (_is_exact(value) and (encoded.isascii() or _sorts_alike(value))):
-            return encoded
-    except TypeError:  # the value has a type, key or integer without JSON form, or contains itself
-        pass
+    encoded = _fast_bytes(value)
+    if encoded is not None:
+        return encoded
     plain = _plain(value, at, 0)
     try:
         return rfc8785.dumps(plain)
@@ -66,11 +63,7 @@ def exact_list(values: Iterable[object]) -> list[object]:
     outer: object = found
     for _ in range(_DEPTH_AROUND):
         outer = [outer]
-    try:
-        encoded = orjson.dumps(outer, option=_OPTIONS)
-    except TypeError:
-        return found
-    return ExactList(found) if encoded.isascii() and _is_exact(outer) else found
+    return ExactList(found) if _fast_bytes(outer) is not None else found
 
 
 def parse_json(text: str) -> Any:
@@ -109,11 +102,8 @@ def is_deep(text: str) -> bool:
 
 def plain_json(value: object) -> str | None:
     """The JSON that every key-sorting encoder writes for a value; None: encoders may differ."""
-    try:
-        encoded = orjson.dumps(value, option=_OPTIONS)
-    except TypeError:
-        return None
-    return encoded.decode() if _is_exact(value) and (encoded.isascii() or _sorts_alike(value)) else None
+    encoded = _fast_bytes(value)
+    return encoded.decode() if encoded is not None else None
 
 
 class Opening:
@@ -147,6 +137,15 @@ def digest(data: bytes) -> str:
 def canonical_digest(value: object, *, at: str = "") -> str:
     """`sha256:` and the hex SHA-256 of the value's canonical bytes."""
     return digest(canonical_bytes(value, at=at))
+
+
+def _fast_bytes(value: object) -> bytes | None:
+    """The fast encoder's bytes, if they are known to be the JCS form; None: they may differ from it, or there are none."""
+    try:
+        encoded = orjson.dumps(value, option=_OPTIONS)
+    except TypeError:  # the value has a type, key or integer without JSON form, or contains itself
+        return None
+    return encoded if type(value) is str or (_is_exact(value) and (encoded.isascii() or _sorts_alike(value))) else None
 
 
 def _is_exact(value: Any, levels: int = MAX_DEPTH) -> bool:

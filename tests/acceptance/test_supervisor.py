@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from kitchener import tool
 from kitchener.actors.work.budget import Allocation, Budget, BudgetScope, TokenBudgeter
+from kitchener.errors import CallerError
 from kitchener.ledger import compute_trace_hash
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
@@ -52,6 +54,15 @@ async def test_handle_turn_creates_classify_wo(stack: Stack) -> None:
     assert (first.wo_type, first.state, first.tier_target) == ("classify", "dispatched", "HO1")
     assert first.input_context["user_message"] == "which packages are installed?"
     assert (first.session_id, first.turn_id) == (result.session_id, result.turn_id)
+
+
+async def test_a_supervisor_assembled_by_hand_takes_calls_only_in_its_own_thread(stack: Stack) -> None:
+    def elsewhere() -> None:
+        anyio.run(stack.supervisor.handle_turn, "hello")
+
+    with pytest.raises(CallerError, match="another thread"):
+        await anyio.to_thread.run_sync(elsewhere)
+    assert (await stack.turn("hello")).response
 
 
 async def test_handle_turn_creates_synthesize_wo(stack: Stack) -> None:

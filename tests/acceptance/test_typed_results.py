@@ -16,6 +16,7 @@ from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult
 from kitchener.replaying import read_prompts, replay_session
+from kitchener.replaying.comparison import first_difference
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUESTION, QUICK, read_all, scripted_config
@@ -140,6 +141,39 @@ async def test_an_object_that_never_fits_is_retried_and_then_told(tmp_path: Path
     assert (result.output, result.degraded) == (None, True)
     assert result.error is not None
     assert result.error.kind == "QUALITY_GATE"
+
+
+@pytest.mark.parametrize(
+    ("never", "why"),
+    [
+        ({"city": "Rome", "days": "three"}, 'days: "three" is not of type "integer"'),
+        ({"city": "Rome", "days": 0}, "days: 0 is less than the minimum of 1"),
+        ({"days": 3}, '"city" is a required property'),
+        ("no JSON", "the answer is not JSON"),
+        ({"city": "Atlantis", "days": 3}, "city: Value error, there is no such city"),
+    ],
+)
+async def test_the_error_says_which_field_never_fitted(tmp_path: Path, never: Said, why: str) -> None:
+    """Regression: it said that there is no output, and only the ledger had the field."""
+    result, _ = await ask(tmp_path, model(never), Trip, agent={"max_retries": 1})
+    assert result.error is not None
+    assert result.error.message.startswith("no acceptable reply after 2 attempts: ")
+    assert why in result.error.message
+
+
+def test_the_text_of_such_an_error_is_not_compared() -> None:
+    """Turns that were recorded before it named the field replay identical; what it sums up is compared."""
+
+    def completed(kind: str, message: str) -> dict[str, Any]:
+        return {"response": "sorry", "error": {"kind": kind, "message": message, "wo_id": "WO-1"}}
+
+    earlier, now = "there is no output", 'days: "three" is not of type "integer"'
+    of_replies = completed("QUALITY_GATE", earlier), completed("QUALITY_GATE", now)
+    assert first_difference(events.TURN_COMPLETED, *of_replies) is None
+    of_tools = completed("TOOL", earlier), completed("TOOL", now)
+    assert first_difference(events.TURN_COMPLETED, *of_tools) == ("error.message", earlier, now)
+    other = completed("QUALITY_GATE", now) | {"response": "fine"}
+    assert first_difference(events.TURN_COMPLETED, completed("QUALITY_GATE", earlier), other) is not None
 
 
 class Leg(BaseModel):

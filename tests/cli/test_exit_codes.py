@@ -4,9 +4,13 @@ As `docs/commands.md` has it, the same for every kind of id and every command. A
 closed is an entry that cannot follow, which is 4.
 """
 
+import errno
 import json
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,3 +89,31 @@ def test_the_exit_code_says_whether_a_name_is_unknown_or_wrong(
     written = {json.loads(line)["entry"]["entry_type"] for line in added}
     # A session that is older than the Authority gets its intent by the first call that asks for one.
     assert written - {"SOURCE_RECORDED"} <= ({"INTENT_DECLARED"} if code == 4 else set())
+
+
+@pytest.mark.parametrize(
+    "place", [".kitchener/HO2/ADMIN/ho2m.jsonl", ".kitchener/index", ".kitchener.keys/erasing", ".kitchener.keys/batches"]
+)
+@pytest.mark.parametrize("command", ["session show last", "chat --subject ada"])
+def test_a_missing_permission_is_wrong_usage_for_every_kind_of_file(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, command: str
+) -> None:
+    """Simulated, because tests may run as a user whom nothing is denied."""
+    assert cli("chat", "--subject", "ada", stdin=b"hello\n").code == 0
+    for name in ("open", "stat"):
+        monkeypatch.setattr(os, name, _denied(getattr(os, name), str(tmp_path / place)))
+    outcome = cli(*command.split(), stdin=b"hello\n")
+    assert is_one_line(outcome, 2)
+    assert "permission denied" in outcome.err.casefold()
+    assert place in outcome.err or "keys" in place
+
+
+def _denied(call: Callable[..., Any], place: str) -> Callable[..., Any]:
+    """A system call that is refused for a file, and for all below it."""
+
+    def refused(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(path, int) and f"{os.path.abspath(os.fsdecode(path))}/".startswith(f"{place}/"):
+            raise PermissionError(errno.EACCES, "Permission denied", os.fsdecode(path))
+        return call(path, *args, **kwargs)
+
+    return refused

@@ -202,10 +202,33 @@ def test_a_wait_that_does_not_fit_into_the_deadline_is_not_begun() -> None:
             async with gateway_of(a=[failure("rate_limited", retry_after_s=60.0), "fine"]).open() as gateway:
                 await gateway.complete(ask(within_s=10.0), on_attempt=told)
         assert (caught.value.reason, caught.value.retry_after_s) == ("rate_limited", 60.0)
+        assert caught.value.detail.startswith(
+            "rate_limited it was; the provider asks to wait 60 s, and 10 s are left until the deadline: send the message again"
+        )
+        assert told.attempts[-1].detail == "rate_limited it was"
         assert told.lines == ["1 started a", "1 failed a rate_limited"]
         return trio.current_time() - begun
 
     assert in_virtual_time(main) == 0.0
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [failure("rate_limited"), failure("rate_limited"), failure("rate_limited")],
+        [failure("server_error", retry_after_s=0.1), failure("server_error", retry_after_s=0.1)],
+        [failure("server_error")],
+    ],
+)
+def test_a_pause_is_only_named_if_it_is_why_the_call_ends(script: Script) -> None:
+    async def main() -> str:
+        settings = {"max_retries": len(script) - 1, "max_rate_limited": len(script) - 1}
+        with pytest.raises(ProviderError) as caught:
+            async with gateway_of(a=(script, settings)).open() as gateway:
+                await gateway.complete(ask(), on_attempt=Told())
+        return caught.value.detail
+
+    assert "asks to wait" not in in_virtual_time(main)
 
 
 def test_a_long_retry_after_sends_the_call_to_the_fallback_at_once() -> None:

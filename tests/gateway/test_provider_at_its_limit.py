@@ -190,6 +190,23 @@ def test_what_a_provider_does_not_let_through_goes_to_the_fallback() -> None:
     assert seconds <= 5.0, "nobody waited for long"
 
 
+def test_a_call_with_a_fallback_does_not_wait_for_a_pause_that_the_provider_asked_for() -> None:
+    async def main() -> tuple[str, float]:
+        endpoint = Endpoint(Bucket(1.0, 1.0), 20.0, trio.current_time)
+        other = ScriptedProvider(lambda _: "fine")
+        opened = gateway_of(fallbacks={"a": ("b",)}, a=endpoint.provider, b=other).open()
+        async with opened as gateway, trio.open_nursery() as nursery:
+            nursery.start_soon(Crowd(gateway).ask, 5)
+            await trio.sleep(0.5)
+            begun = trio.current_time()
+            answer = await gateway.complete(ask(), on_attempt=Told())
+            return answer.provider_id, trio.current_time() - begun
+
+    provider_id, seconds = in_virtual_time(main)
+    assert provider_id == "b"
+    assert seconds <= 1.0
+
+
 def test_a_call_that_the_pace_lets_begin_too_late_ends_at_once_with_the_cause() -> None:
     async def main() -> tuple[ProviderError, float]:
         endpoint = Endpoint(Bucket(1.0, 1.0), 20.0, trio.current_time)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kitchener.config import ProviderConfig
-from kitchener.gateway.resilience import CircuitBreaker, Rate, backoff
+from kitchener.gateway.resilience import CircuitBreaker, Pace, Rate, backoff
 
 # --- Rate ---------------------------------------------------------------------------------------------------------------
 
@@ -151,6 +151,25 @@ def test_a_cancelled_probe_lets_the_next_one_probe() -> None:
     breaker.succeeded(second)
     assert breaker.enter(10.0)
     assert not breaker.is_open(10.0)
+
+
+def test_a_call_from_before_the_circuit_opened_that_is_cancelled_lets_no_second_one_probe() -> None:
+    breaker = CircuitBreaker(1, 10.0)
+    before = breaker.enter(0.0)
+    breaker.failed(breaker.enter(0.0), 0.0)
+    assert breaker.enter(10.0)
+    breaker.abandoned(before)
+    assert breaker.enter(10.0) == 0
+
+
+# --- pauses -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shorter_pause_does_not_cut_a_longer_one() -> None:
+    pace = Pace(ProviderConfig(kind="offline"))
+    pace.hold_until(20.0)
+    pace.hold_until(5.0)
+    assert pace.ready_at(0) == 20.0
 
 
 # --- back-off -----------------------------------------------------------------------------------------------------------

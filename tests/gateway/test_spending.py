@@ -1,6 +1,7 @@
 """What one person may spend in a day, and one turn at all: checked before each call, over restarts. See docs/gateway.md."""
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,14 +11,17 @@ import pytest
 
 from kitchener import RuntimeConfig, tool
 from kitchener.config import ModelPrice, SpendingConfig
+from kitchener.errors import ProviderError
+from kitchener.gateway.spending import MeteredGateway, SpendingBook
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.runtime.setting_checks import unpriced_models
-from kitchener.testing import FakeClock, ScriptedProvider
+from kitchener.testing import FakeClock, ScriptedProvider, prompt_request
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
+from tests.gateway.asking import Told, gateway_of
 
 PRICE: Final = ModelPrice(input_per_million=1.0, output_per_million=10.0)
 DAY_S: Final = 86_400
@@ -93,6 +97,31 @@ async def test_the_sums_hold_over_restarts_and_begin_anew_the_next_day(tmp_path:
         (result,) = await ask(config, provider, "ada", clock=clock)
         outcomes.append(is_refused(result))
     assert outcomes == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # sums know no event loop, and there are many
+async def test_what_a_call_in_flight_may_use_counts_however_many_others_come_meanwhile() -> None:
+    book = SpendingBook(SpendingConfig(subject_day=0.05), {"scripted-1": PRICE}, FakeClock())
+    candidates = [("scripted", "scripted-1")]
+
+    async def hold(subject_id: str) -> None:
+        await book.hold(prompt_request("hello", subject_id=subject_id, max_tokens=3_000), candidates)
+
+    await hold("ada")
+    for number in range(10_001):
+        await hold(f"subject-{number}")
+    with pytest.raises(ProviderError, match=r"spending\.subject_day"):
+        await hold("ada")
+
+
+async def test_a_stream_that_its_reader_leaves_ends_at_once() -> None:
+    book = SpendingBook(SpendingConfig(subject_day=1.0), {"scripted-1": PRICE}, FakeClock())
+    async with gateway_of(a=ScriptedProvider.replies("Two words.")).open() as gateway:
+        metered = MeteredGateway(gateway, lambda _: [("a", "scripted-1")], book)
+        async with aclosing(metered.stream(prompt_request("hello", within_s=30.0), on_attempt=Told())) as items:
+            assert isinstance(await anext(items), TextPiece)
+            assert gateway.statistics()["a"].running == 1
+        assert gateway.statistics()["a"].running == 0
 
 
 async def test_calls_side_by_side_never_pass_the_limit(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import ScriptedExecutor, echo, open_by_hand, open_scripted, read_all, scripted_config
+from tests.actors.waiting import settle
 from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystander
 from tests.hostile.strays import Stray, of_its_own_task, on_asyncio, with_strays
 
@@ -266,3 +267,22 @@ async def test_a_task_of_the_runtime_that_something_cancels_is_an_error_and_nobo
 
     with anyio.fail_after(20), pytest.raises(ActorStopped, match="was cancelled by something other than the runtime"):
         await program()
+
+
+@on_asyncio
+@pytest.mark.parametrize("when", ["before the message", "as it comes"])
+async def test_workers_that_something_cancels_while_they_idle_take_no_message_with_them(tmp_path: Path, when: str) -> None:
+    """The next message must not be given to a worker that has gone."""
+    async with open_scripted(tmp_path, ScriptedProvider(echo)) as runtime:
+        supervisor = runtime.supervisor()
+        await supervisor.handle_turn("hello")
+        await settle()
+        idle = [each for each in asyncio.all_tasks() if each.get_name().endswith(" worker")]
+        assert idle
+        for task in idle:
+            task.cancel()
+        if when == "before the message":
+            await settle()
+        with anyio.fail_after(10):
+            result = await supervisor.handle_turn("are you there?")
+        assert (result.response, result.error) == ("echo: are you there?", None)

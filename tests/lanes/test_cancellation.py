@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from kitchener.errors import ToolError
+from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.mailbox import INTERACTIVE, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
 from tests.actors.waiting import settle, settle_then
@@ -265,6 +266,34 @@ async def test_an_asker_cancelled_by_its_own_handler_is_cancelled_in_its_own_sco
         assert await mailbox.ask_within("next") == "next"
     assert scope.cancelled_caught
     assert reached == ["after the scope"]
+
+
+@pytest.mark.parametrize("asked", ["ask", "ask_within", "stream"])
+async def test_an_asker_cancelled_by_its_own_handler_gets_no_reply_and_no_later_cancellation(asked: str) -> None:
+    """Also where the worker has replied at once: the next wait may be outside the scope that was cancelled."""
+
+    async def handle(message: str) -> str:
+        if message == "cancels":
+            scope.cancel()
+        return message
+
+    scope, replies = anyio.CancelScope(), list[str]()
+    mailbox = mailbox_of(handle)
+    async with opened(mailbox):
+        await mailbox.ask_within("warm")
+        await settle()
+        with scope:
+            if asked == "ask":
+                replies.append(await mailbox.ask("cancels", deadline=anyio.current_time() + 5))
+            elif asked == "ask_within":
+                replies.append(await mailbox.ask_within("cancels"))
+            else:
+                replies.extend([each async for each in mailbox.stream("cancels", Outlet[str]())])
+        await settle()
+        replies.append(await mailbox.ask_within("next"))
+        assert counts(mailbox) == NOTHING
+    assert scope.cancelled_caught
+    assert replies == ["next"]  # looked at out here, because a cancellation that nobody asked for ends the blocks in silence
 
 
 async def test_messages_that_begin_inside_each_other_do_not_use_up_the_stack() -> None:

@@ -9,6 +9,7 @@ import anyio.lowlevel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kitchener.lanes.mailbox import INTERACTIVE
 from tests.actors.waiting import settle
 from tests.lanes.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
 from tests.property_examples import examples
@@ -47,6 +48,29 @@ async def test_origins_take_turns_however_many_one_of_them_sends() -> None:
         handler.open(*(f"a{n}" for n in range(20)), "b0", "b1")
         await settle()
         assert handler.started[:5] == ["a0", "a1", "b0", "a2", "b1"]
+
+
+async def test_origins_that_ask_for_room_take_turns_too() -> None:
+    handler = GatedHandler()
+    mailbox = mailbox_of(handler, concurrency=1, capacity=1, origin=origin)
+    messages = ["a0", "a1", "b0", "b1", "a2"]
+    async with opened(mailbox) as askers:
+        await ask_in_order(mailbox, askers, messages)
+        assert counts(mailbox) == (1, 1, 3)
+        handler.open(*messages)
+        await settle()
+        assert handler.started == ["a0", "a1", "b0", "a2", "b1"]
+
+
+async def test_no_worker_is_started_for_a_message_whose_origin_has_its_share() -> None:
+    handler = GatedHandler()
+    mailbox = mailbox_of(handler, concurrency=8, capacity=8, origin=origin)
+    messages = [f"a{n}" for n in range(9)]
+    async with opened(mailbox) as askers:
+        await ask_in_order(mailbox, askers, messages)
+        found = mailbox.statistics()[INTERACTIVE]
+        assert (found.running, found.waiting, found.idle) == (7, 2, 0)
+        handler.open(*messages)
 
 
 async def test_a_message_that_returns_comes_before_all_that_wait_and_also_asks_for_room_first() -> None:

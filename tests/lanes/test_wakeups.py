@@ -16,6 +16,13 @@ async def make(request: pytest.FixtureRequest) -> Callable[[], FutureLike]:
     return signals() if request.param == "the loop's own" else EventSignal
 
 
+async def test_a_signal_is_done_once_it_is_set(make: Callable[[], FutureLike]) -> None:
+    signal = make()
+    assert not signal.done()
+    signal.set_result(None)
+    assert signal.done()
+
+
 async def test_a_waiter_sleeps_until_it_is_called(make: Callable[[], FutureLike]) -> None:
     wakeup, seen = Wakeup(make()), []
 

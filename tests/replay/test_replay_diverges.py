@@ -13,9 +13,10 @@ import pytest
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.tools.registry import tool
 from kitchener.config import RuntimeConfig
-from kitchener.errors import LedgerDamaged, PromptError, UnknownSession
+from kitchener.errors import ConfigError, LedgerDamaged, PromptError, UnknownSession
 from kitchener.ledger.format.lines import StoredEntry, render_batch
 from kitchener.replaying import ReplayReport, replay_session
+from kitchener.runtime import open_runtime
 from tests.acceptance.stack import QUICK
 from tests.replay.recording import TOOLS, record
 from tests.replay.tools import break_down
@@ -233,3 +234,18 @@ async def test_unknown_session(tmp_path: Path) -> None:
     config, _ = await record(tmp_path, ("hello",))
     with pytest.raises(UnknownSession, match="SES-00000000"):
         await replay_session("SES-00000000", config=config, tools=TOOLS)
+
+
+async def test_a_replay_without_a_tool_that_the_settings_name_says_how_to_give_it(tmp_path: Path) -> None:
+    """It takes tools by an argument of its own; `open_runtime` takes no part."""
+    config, (session_id,) = await record(tmp_path, ("hello",))
+    named = changed(config, tools=("list_packages",))
+    with pytest.raises(
+        ConfigError, match="a tool given by the argument `tools`, or by `--tool` of a command: none was"
+    ) as caught:
+        await replay_session(session_id, config=named)
+    assert "open_runtime" not in str(caught.value)
+    await replay_session(session_id, config=named, tools=TOOLS)
+    with pytest.raises(ConfigError, match="a tool given by the argument `tools` of open_runtime: none was"):
+        async with open_runtime(named):
+            pass

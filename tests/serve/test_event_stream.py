@@ -3,6 +3,7 @@
 And a stream that has sent all its pieces ends, whatever else was to be written.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator
 
 import anyio
@@ -10,6 +11,7 @@ from starlette.types import Message
 
 from kitchener.config import ServeConfig
 from kitchener.serve.event_stream import COMMENT, OPEN_STREAMS, EventStream, OpenStreams
+from tests.cycles import left_in_cycles
 
 
 async def one_piece() -> AsyncGenerator[bytes, None]:
@@ -59,3 +61,31 @@ async def test_a_comment_that_the_client_does_not_take_ends_with_the_stream() ->
     with anyio.fail_after(20):
         await stream({"method": "GET", OPEN_STREAMS: OpenStreams(config)}, receive, send)
     assert [each.get("body") for each in sent] == [None, b"data: {}\n\n", COMMENT, b""]
+
+
+async def test_a_stream_with_a_comment_leaves_nothing_to_the_collector() -> None:
+    """A comment that was taken needs no cancellation at the end, which would leave a cycle."""
+
+    async def receive() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def answer() -> None:
+        taken, config = anyio.Event(), ServeConfig()
+
+        async def send(message: Message) -> None:
+            if message.get("body") == COMMENT:
+                taken.set()
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            yield b"data: {}\n\n"
+            stream.check(anyio.current_time() + 1e6)
+            await taken.wait()
+            await anyio.wait_all_tasks_blocked()
+            yield b"data: {}\n\n"
+
+        stream = EventStream(pieces(), config, lambda: None)
+        await stream({"method": "GET", OPEN_STREAMS: OpenStreams(config)}, receive, send)
+
+    with anyio.fail_after(20):
+        assert await left_in_cycles(answer) == Counter()

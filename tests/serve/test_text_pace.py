@@ -5,12 +5,14 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import pytest
 from starlette.types import Message
 
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.serve.text_pace import TextPace
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
+from tests.actors.waiting import in_virtual_time
 from tests.serve.requests import COMPLETIONS, Asked, chat_body, serving
 
 
@@ -37,6 +39,25 @@ def test_where_nothing_waits_the_call_is_made_at_once() -> None:
     called = list[str]()
     TextPace(0.0, lambda: 1_000).at_beat(lambda: called.append("one"))
     assert called == ["one"]
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("interval_s", "running", "after_s"),
+    [(0.03, 1, 0.03), (0.03, 12, 0.03), (0.03, 24, 0.06), (0.03, 10_000, 0.5), (1.0, 10_000, 1.0)],
+)
+async def test_beats_are_rarer_the_more_turns_run_but_text_never_waits_longer_than_half_a_second(
+    interval_s: float, running: int, after_s: float
+) -> None:
+    """Unless the interval itself is longer."""
+    pace, beat = TextPace(interval_s, lambda: running), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pace.run)
+        began = anyio.current_time()
+        pace.at_beat(beat.set)
+        await beat.wait()
+        assert anyio.current_time() - began == pytest.approx(after_s)
+        tasks.cancel_scope.cancel()
 
 
 class Wordy(ScriptedProvider):

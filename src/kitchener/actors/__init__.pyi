@@ -13,4 +13,17 @@ from kitchener.actors.work.quality import QualityGateResult as QualityGateResult
 from kitchener.records.work_order import HO1ExecutorProtocol as HO1ExecutorProtocol
 from kitchener.records.work_order import WorkOrder as WorkOrder
 
-__all__: list[str]
+__all__ = [
+    "AttentionContext",
+    "AttentionRetriever",
+    "ContextFragment",
+    "ContextProvider",
+    "DegradedCall",
+    "HO1Executor",
+    "HO1ExecutorProtocol",
+    "QualityGate",
+    "QualityGateResult",
+    "SessionManager",
+    "TokenBudgeter",
+    "WorkOrder",
+]

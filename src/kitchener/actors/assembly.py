@@ -77,7 +77,7 @@ class SharedResources:
         listeners: listeners for streamed text by work order id; shared with the executor
         tasks: the task group of streamed turns; None without a runtime
         background: runs consolidations after the reply; None without a runtime
-        thread: the thread from which calls may come; None: any
+        thread: the thread from which calls may come; by default the one that makes this object
         is_open: whether the ledgers are open
         wait_open: returns when the ledgers are open; called while `is_open` is False
         signer: signs projections; None: no key is configured
@@ -100,7 +100,7 @@ class SharedResources:
     listeners: dict[str, UpdateListener] = field(default_factory=dict)
     tasks: TaskGroup | None = None
     background: BackgroundJobs | None = None
-    thread: OwnThread | None = None
+    thread: OwnThread = field(default_factory=OwnThread)
     is_open: bool = True
     wait_open: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
     signer: Signer | None = None

@@ -402,7 +402,7 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        self._check_thread()
+        self._host.thread.check()
         given = (session_id, subject_id, idempotency_key, memory, deadline, acceptance)
         call = self._checks.call(*given, parts, speaker, output, tool_choice, client_tools)
 
@@ -480,12 +480,8 @@ class HO2Supervisor:
         return outcome.result if outcome is not None else None
 
     async def _ready(self) -> None:
-        self._check_thread()
+        self._host.thread.check()
         if not self._host.is_open:
             await self._host.wait_open()
         if self._limiter.is_closed:
             raise RuntimeClosed("the runtime is shutting down and takes no more calls")
-
-    def _check_thread(self) -> None:
-        if self._host.thread is not None:
-            self._host.thread.check()

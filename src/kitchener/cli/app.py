@@ -13,15 +13,16 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Final, NoReturn, TextIO, cast
 
 import structlog
 from cyclopts import App, CycloptsError, Parameter
 
-from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE
+from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE, CommandFailed
 from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.log_lines import show_logs
-from kitchener.cli.terminal.output import StandardError, discard_output, say, say_traceback
+from kitchener.cli.terminal.output import StandardError, discard_output, json_values, print_json, say, say_traceback
 from kitchener.cli.usage import usage_line
 from kitchener.errors import (
     AdminRefused,
@@ -60,6 +61,8 @@ _EXIT_CODES: Final = (
     ((UnknownApproval, ApprovalAnswered, ApprovalVoid), NEGATIVE),
     ((ConfigError, CallerError, LedgerPathError, PromptError, SigningError, ToolError), USAGE),
 )
+
+_INTERRUPTED: Final = CommandFailed(INTERRUPTED, "interrupted", "interrupted")
 
 _LINGER_S: Final = 1.0
 """Longest wait for other threads to end after a command, seconds."""
@@ -126,46 +129,81 @@ def build_app(*, is_listing: bool) -> App:
 
 
 def invoke(tokens: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code. Reports a user's error in one line on standard error."""
+    """Runs one command line and returns its exit code.
+
+    Reports a user's error in one line on standard error, and with `--json` also as an object on standard output.
+    """
+    before = json_values()
     try:
-        app = build_app(is_listing=not tokens or tokens[0] in ("--help", "-h"))
-        command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
-        # Only commands that loaded this module take ids. It imports the ledgers, which a help text need not load.
-        if (options := sys.modules.get("kitchener.cli.options")) is not None:
-            options.resolve_ids(command, bound.arguments)
-        if not gc.isenabled():  # in a separate process, in which the modules imported so far stay
-            gc.freeze()
-            gc.enable()
-        code = command(*bound.args, **bound.kwargs)
-    except CycloptsError as error:
-        return _fail(USAGE, usage_line(error))
-    except KeyboardInterrupt:
-        return _fail(INTERRUPTED, "interrupted")
+        code = _called(tokens)
+        if code == INTERRUPTED:
+            _print_failure(tokens, _INTERRUPTED, before)
+        return code
     except BrokenPipeError:
         discard_output()  # its reader has gone
         return NEGATIVE
-    except (KitchenerError, OSError, ExceptionGroup) as error:
-        return _told(error)
+    except (CycloptsError, KeyboardInterrupt, CommandFailed, KitchenerError, OSError, ExceptionGroup) as error:
+        failed = _failure_of(error)
+    say(f"kitchener: {failed}")
+    _print_failure(tokens, failed, before)
+    return failed.code
+
+
+def _called(tokens: Sequence[str]) -> int:
+    app = build_app(is_listing=not tokens or tokens[0] in ("--help", "-h"))
+    command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    # Only commands that loaded this module take ids. It imports the ledgers, which a help text need not load.
+    if (options := sys.modules.get("kitchener.cli.options")) is not None:
+        options.resolve_ids(command, bound.arguments)
+    if not gc.isenabled():  # in a separate process, in which the modules imported so far stay
+        gc.freeze()
+        gc.enable()
+    code = command(*bound.args, **bound.kwargs)
     return code if isinstance(code, int) else OK
 
 
-def _told(error: Exception) -> int:
-    """Reports a failure that a user can mend in one line, and returns its exit code. Any other error is a bug and is raised."""
+def _failure_of(error: BaseException) -> CommandFailed:
+    """Returns a failure that a user can mend. Any other error is a bug and is raised."""
     first = error
     while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
-    if isinstance(first, KitchenerError):
-        kind = first.error_class if isinstance(first, AdminRefused) else type(first)
-        code = next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), NEGATIVE)
-        return _fail(code, str(first))
-    if isinstance(first, OSError) and first.filename is not None:
-        return _fail(NEGATIVE, file_problem(first))
+    match first:
+        case CommandFailed():
+            return first
+        case CycloptsError():
+            return CommandFailed(USAGE, "usage", usage_line(first))
+        case KeyboardInterrupt():
+            return _INTERRUPTED
+        case KitchenerError():
+            kind = first.error_class if isinstance(first, AdminRefused) else type(first)
+            code = next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), _code_of(first.__cause__))
+            return CommandFailed(code, kind.__name__, str(first))
+        case OSError() if first.filename is not None:
+            return CommandFailed(_code_of(first), "file", file_problem(first))
     raise error
 
 
-def _fail(code: int, text: str) -> int:
-    say(f"kitchener: {text}")
-    return code
+def _code_of(error: BaseException | None) -> int:
+    """The exit code of an error whose class decides nothing. A missing permission has the same one for each kind of file."""
+    return USAGE if isinstance(error, PermissionError) else NEGATIVE
+
+
+def _print_failure(tokens: Sequence[str], failed: CommandFailed, before: int) -> None:
+    """Prints the error object of a command line with `--json`, unless the command has printed its value.
+
+    Looks at the words of the line, because it may be wrong.
+
+    Args:
+        tokens: the command line
+        failed: why it has no answer
+        before: how many values were printed before the command ran
+    """
+    if json_values() > before or "--json" not in takewhile("--".__ne__, tokens):
+        return
+    try:
+        print_json({"error": {"kind": failed.kind, "message": str(failed)}})
+    except BrokenPipeError:
+        discard_output()
 
 
 def run(tokens: Sequence[str]) -> NoReturn:
@@ -182,11 +220,13 @@ def run(tokens: Sequence[str]) -> NoReturn:
     show_logs()
     sys.excepthook = lambda _, error, __: say_traceback(error)
     threading.excepthook = lambda failed: say_traceback(failed.exc_value) if failed.exc_value is not None else None
+    before = json_values()
     try:
         code = invoke(tokens)
     except Exception as error:  # noqa: BLE001  reports a bug at once, even if a thread hangs
         say_traceback(error)
         code = NEGATIVE
+        _print_failure(tokens, CommandFailed(code, "bug", "standard error has the traceback; please report it"), before)
     _leave(code)
 
 

@@ -19,3 +19,17 @@ LOCKED: Final = 7
 """Another process writes the ledger, and does not accept the request."""
 INTERRUPTED: Final = 130
 """SIGINT, SIGTERM or SIGHUP ended the command before it was done."""
+
+
+class CommandFailed(Exception):
+    """Ends a command that has no answer to print.
+
+    Args:
+        code: the exit code
+        kind: the `kind` of the error object that `--json` prints: the name of a class of errors, or a word in lower case
+        message: what happened, for a person
+    """
+
+    def __init__(self, code: int, kind: str, message: str) -> None:
+        self.code, self.kind = code, kind
+        super().__init__(message)

@@ -70,8 +70,13 @@ class Options:
 
     def load_checked(self) -> LoadedConfig:
         """Like `load`, and also checks what the settings refer to. For commands that run an agent."""
-        loaded = self.load()
+        loaded = self.load_importing()
         check_config(loaded.config, source=loaded.source)
+        return loaded
+
+    def load_importing(self) -> LoadedConfig:
+        """Like `load`, and from then on modules beside the settings can be imported. For commands that need the tools."""
+        loaded = self.load()
         if str(loaded.base_dir) not in sys.path:
             # `tools = ["my_bot.tools:list_packages"]` may name a module beside the settings; installed modules come first.
             sys.path.append(str(loaded.base_dir))

@@ -194,9 +194,7 @@ def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeC
         ConfigError: the settings are wrong
         ToolError: a name does not name a tool
     """
-    loaded = options.load()
-    for place in (str(loaded.base_dir), str(Path.cwd())):
-        if place not in sys.path:
-            # `module:attribute` may name a module beside the settings or here; installed modules come first.
-            sys.path.append(place)
+    loaded, here = options.load_importing(), str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # `module:attribute` may name a module here, too
     return loaded.config, load_tools(tools)

@@ -14,7 +14,7 @@ import anyio
 from kitchener.cancellation import is_own_failure
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
-from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff, is_throttled
+from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff, is_throttled, too_long_a_pause
 from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
 from kitchener.gateway.traits import ProviderTraits
@@ -378,7 +378,8 @@ class Attempts:
             raise self._give_up(error, is_reported=True) from error
         pause_s = self._pause_before_retry(error)
         if pause_s is None and not self.has_fallback():
-            raise self._give_up(error, is_reported=True) from error
+            why = too_long_a_pause(error, self._request.deadline - self._rules.now())
+            raise self._give_up(error, is_reported=True, why=why) from error
         target.failures_of(self._way.model_name, error.reason).retries += 1
         if pause_s is None:
             self._take_next()
@@ -436,15 +437,16 @@ class Attempts:
     def _told_to_slow_down(self) -> ProviderError:
         return ProviderError(self.target.provider_id, "rate_limited", "it refuses calls for their rate")
 
-    def _give_up(self, error: ProviderError, *, is_reported: bool) -> ProviderError:
+    def _give_up(self, error: ProviderError, *, is_reported: bool, why: str = "") -> ProviderError:
         """Counts the call as failed, and returns its error.
 
         Args:
             error: why no further attempt is made
             is_reported: whether it is the failure of the attempt that was reported last
+            why: what is added to the error's own text
         """
         way, reason, status, retry_after_s = self._way, error.reason, error.status, error.retry_after_s
-        detail = error.detail
+        detail = f"{error.detail}{why}"
         if error.reason == "breaker_open" and self._last is not None:
             way, reason, detail, status, retry_after_s = self._last
             detail = f"{detail}; then {self.target.provider_id!r}: {error.detail}"

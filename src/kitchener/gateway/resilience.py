@@ -5,6 +5,7 @@ All times are on the event loop's clock, passed in as `now`. This module awaits 
 provider that refuses calls. Explained in `docs/gateway.md`.
 """
 
+import math
 from collections.abc import Callable
 
 from kitchener.config import ProviderConfig
@@ -117,6 +118,26 @@ class Rate:
 def is_throttled(error: ProviderError) -> bool:
     """Whether there were too many calls for the provider: 429, or an overloaded server that says when to come back."""
     return error.reason == "rate_limited" or (error.reason == "server_error" and error.retry_after_s is not None)
+
+
+def too_long_a_pause(error: ProviderError, left_s: float) -> str:
+    """Returns the end of an error text about a pause that the provider asks for and the deadline does not allow.
+
+    Args:
+        error: why the last attempt failed
+        left_s: seconds until the deadline of the call
+
+    Returns: "": the provider asks for none, or the deadline allows it
+    """
+    asked_s = error.retry_after_s or 0.0
+    if not is_throttled(error) or asked_s < left_s:
+        return ""
+    shown_s = math.floor(left_s * 10) / 10  # rounded up, it could look as long as the pause
+    return (
+        f"; the provider asks to wait {asked_s:.6g} s, and {shown_s:g} s are left until the deadline: send the message again "
+        "later, allow the turn more time (`turn_deadline_s`, or `deadline` of the call), or add a provider to "
+        "`[router.fallbacks]`"
+    )
 
 
 class Pace:

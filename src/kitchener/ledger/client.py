@@ -104,6 +104,8 @@ class LedgerClient(LedgerReads):
         self.pending: list[StoredEntry] = []
         """The entries that are not known to be durable, for the commit group."""
         self._stamper, self._sealer = stamper, sealer
+        self._sealers = dict.fromkeys(sealer.sealed_types, sealer) if sealer is not None else {}
+        """What encrypts entries, by the types that may have something to encrypt."""
         self._opener = sealer.open if sealer is not None else None
         self._stored = journal.tip
         self._recent, self._older = dict[str, str](), dict[str, str]()
@@ -204,11 +206,9 @@ class LedgerClient(LedgerReads):
         """
         while len(self.pending) >= self._max_pending and not self._stopped:
             await self._group.commit(force=True)
-        sealer = self._sealer
-        if sealer is not None and entry.entry_type in sealer.sealed_types:
-            missing = sealer.missing_key(entry.entry_type, entry.payload)
-            if missing is not None:
-                await sealer.load_key(missing)
+        sealer = self._sealers.get(entry.entry_type)
+        if sealer is not None and (missing := sealer.missing_key(entry.entry_type, entry.payload)) is not None:
+            await sealer.load_key(missing)
         if expected_head is not None:
             await self._check_head(entry.payload, expected_head)
         stored = self._encode(entry, self.position + 1)
@@ -222,12 +222,10 @@ class LedgerClient(LedgerReads):
             entries: the entries, in order
             expected_head: as of `write`, for the session of the first entry
         """
-        sealer = self._sealer
         for entry in entries:
-            if sealer is not None and entry.entry_type in sealer.sealed_types:
-                missing = sealer.missing_key(entry.entry_type, entry.payload)
-                if missing is not None:
-                    await sealer.load_key(missing)
+            sealer = self._sealers.get(entry.entry_type)
+            if sealer is not None and (missing := sealer.missing_key(entry.entry_type, entry.payload)) is not None:
+                await sealer.load_key(missing)
         # A batch larger than the limit waits for an empty queue.
         while self.pending and len(self.pending) + len(entries) > self._max_pending and not self._stopped:
             await self._group.commit(force=True)
@@ -334,8 +332,8 @@ class LedgerClient(LedgerReads):
         entry_type, entity_id, payload = entry
         if not isinstance(payload, dict):
             raise EntryRefused("payload", f"{type(payload).__name__} is not a JSON object")
-        ledger_id, sealer = self.ledger_id, self._sealer
-        if sealer is not None and entry_type in sealer.sealed_types:
+        ledger_id, sealer = self.ledger_id, self._sealers.get(entry_type)
+        if sealer is not None:
             payload = sealer.seal(ledger_id, entry_type, payload)
         timestamp = self._stamper.stamp()
         body = body_of(entry_type, entity_id, payload, timestamp)

@@ -295,7 +295,14 @@ async def replays_now(
 ) -> Replays:
     """Replays sessions under the present settings; see `open_replays`."""
     agent = recorded.agent
-    load = partial(tools_of, agent, _known(agent, tools), ContextItems(), servers=wanted_tools(agent, settings))
+    load = partial(
+        tools_of,
+        agent,
+        _known(agent, tools),
+        ContextItems(),
+        servers=wanted_tools(agent, settings),
+        given_by="the argument `tools`, or by `--tool` of a command",
+    )
     registry = await anyio.to_thread.run_sync(partial(load, is_configured=bool(settings.classes)))
     unnamed = await anyio.to_thread.run_sync(partial(load, is_configured=False))
     prompts = await anyio.to_thread.run_sync(PromptLibrary.load, agent.prompt_dir)

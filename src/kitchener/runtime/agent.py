@@ -344,18 +344,20 @@ def tools_of(
     supervisor_of: SupervisorOf | None = None,
     servers: Collection[str] = (),
     kind: Callable[..., ToolRegistry] = ToolRegistry,
+    given_by: str = "the argument `tools` of open_runtime",
 ) -> ToolRegistry:
     """The tools of an agent class.
 
     Args:
         config: the settings of the class; `tools` names its tools
-        given: the tools given to `open_runtime`
+        given: the tools that the program or the command names
         items: the built-in tool, which needs no permission; left out if it could read nothing
         is_configured: whether any class is configured. If so, a class without the setting `tools` has no tools; otherwise it
             has all given ones
         supervisor_of: finds the supervisors that its tools may ask; None: tools do not run
         servers: labels of the MCP servers whose tools the class has; these tools are added later
         kind: the class of the registry
+        given_by: what names the given tools, for errors
     """
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     wanted = config.tools if config.tools is not None else (() if is_configured else (ALL_GIVEN,))
@@ -363,7 +365,7 @@ def tools_of(
     for name in named:
         if name not in known:
             given_ones = ", ".join(known) or "none was"
-            expected = f"expected `module:attribute`, `mcp:LABEL`, `agent:CLASS`, or a tool given to open_runtime: {given_ones}"
+            expected = f"expected `module:attribute`, `mcp:LABEL`, `agent:CLASS`, or a tool given by {given_by}: {given_ones}"
             raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
     if ALL_GIVEN in wanted:
         named = list(known)

@@ -46,6 +46,7 @@ from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
 from kitchener.runtime.memories import memory_of, open_memories
+from kitchener.runtime.own_task import OwnTask
 from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
 from kitchener.runtime.queries.approval_list import ApprovalInfo, list_approvals
@@ -364,6 +365,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         LedgerError: a ledger is damaged, locked, or cannot be at its path
         SigningError: the configured signing key cannot be used
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
+        CallerError: the block has ended in another task than it began in
     """
     loaded = _load(config, root, providers or {})
     injected = RuntimeArguments(
@@ -371,6 +373,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     )
     listener: AdminListener | None = None
     body_error: Exception | None = None
+    own_task = OwnTask()
     try:
         async with anyio.create_task_group() as tasks:
             runtime: Runtime = await tasks.start(_hold, loaded, injected)
@@ -384,8 +387,8 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
                 body_error = error
             finally:
                 await _shut_down(runtime, listener, loaded.config.limits)
-    except BaseExceptionGroup as group:
-        only = _only(group)
+    except (BaseExceptionGroup, RuntimeError) as error:
+        only = _only(error) if isinstance(error, BaseExceptionGroup) else own_task.explained(error, body_error)
         raise only from only.__cause__
     if body_error is not None:
         raise body_error

@@ -1,1 +1,3 @@
 from kitchener.telemetry.open_telemetry import OpenTelemetry as OpenTelemetry
+
+__all__ = ["OpenTelemetry"]

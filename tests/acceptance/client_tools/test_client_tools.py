@@ -6,6 +6,7 @@ from typing import Any, Final
 import pytest
 
 from kitchener import ClientCallRequested, ClientOutput, ClientTool
+from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.errors import ApprovalAnswered, CallerError, IdempotencyConflict, UnknownApproval
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
@@ -18,11 +19,12 @@ from kitchener.records.turn import (
     TurnResult,
     TurnUpdate,
 )
+from kitchener.records.work_order import WorkOrder
 from kitchener.runtime import agent_tool
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, open_desk, replayed
 from tests.acceptance.client_tools.kit import PARIS, SCREEN, WEATHER, model
-from tests.acceptance.stack import QUESTION, open_scripted, read_all
+from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, fitting, open_by_hand, open_scripted, read_all
 
 TRUSTED: Final[dict[str, Any]] = {"client_tools_trusted": True}
 ENFORCE: Final[dict[str, Any]] = {"context_mode": "enforce", "client_tools_trusted": True}
@@ -421,3 +423,17 @@ async def test_an_agent_class_may_take_no_tools_of_clients(tmp_path: Path) -> No
         with pytest.raises(CallerError, match='this agent class takes none \\(client_tools = "refuse"\\)'):
             await runtime.supervisor().handle_turn("hi", subject_id="ada", client_tools=[WEATHER])
         assert (await runtime.supervisor().handle_turn("hi", subject_id="ada", client_tools=[])).error is None
+
+
+async def test_the_tools_of_a_client_are_kept_no_longer_than_its_turn(tmp_path: Path) -> None:
+    """Otherwise each message of such a client would leave its tools in memory."""
+    registry, seen = ToolRegistry(), list[bool]()
+
+    def answer(wo: WorkOrder) -> Said:
+        seen.append(registry.in_turn(wo.turn_id) is registry)
+        return fitting(wo)
+
+    async with open_by_hand(tmp_path, ScriptedExecutor(answer), tools=registry) as stack:
+        result = await stack.turn("hello", client_tools=[WEATHER])
+        assert not any(seen)
+        assert registry.in_turn(result.turn_id) is registry

@@ -3,13 +3,14 @@
 import re
 import shutil
 from contextlib import suppress
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
 import anyio
 import pytest
 
-from kitchener.errors import CallerError, SessionEnded, SessionMismatch, UnknownSession
+from kitchener.errors import CallerError, SessionBusy, SessionEnded, SessionMismatch, UnknownSession
 from kitchener.ledger import compute_trace_hash
 from kitchener.records import events
 from kitchener.testing import ScriptedProvider
@@ -238,6 +239,25 @@ async def test_sessions_that_are_put_away_come_back_equal(scripted: OpenRuntime)
         assert again.history == [(f"message {n}", f"echo: message {n}") for n in range(3)]
         types = types_of(await read_all(runtime.ledgers("ADMIN").ho2m))
         assert events.TURN_ABORTED not in types
+
+
+async def test_a_session_that_rejected_a_message_is_put_away_like_any_other(scripted: OpenRuntime) -> None:
+    """Otherwise messages to busy sessions would fill the memory."""
+    hold = Hold("first")
+    provider = ScriptedProvider(echo, gate=hold)
+    async with scripted(provider, limits={"max_active_sessions": 1}, overlap_policy="reject") as runtime:
+        supervisor = runtime.supervisor("ADMIN")
+        one, two = await supervisor.start_session(), await supervisor.start_session()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(supervisor.handle_turn, "first", session_id=one))
+                await hold.arrived["first"].wait()
+                with pytest.raises(SessionBusy):
+                    await supervisor.handle_turn("second", session_id=one)
+                hold.released["first"].set()
+        first = await supervisor.session(one)
+        await supervisor.session(two)
+        assert await supervisor.session(one) is not first
 
 
 async def test_a_session_with_a_running_turn_is_never_doubled_when_room_is_short(scripted: OpenRuntime) -> None:

@@ -183,6 +183,19 @@ async def test_a_closed_limiter_turns_everybody_away_and_lets_the_running_ones_f
     assert (limiter.running, limiter.waiting) == (0, 0)
 
 
+async def test_a_slot_given_in_the_tick_of_closing_is_given_back() -> None:
+    """A shutdown waits until all slots are free."""
+    limiter = TurnLimiter(1, 1)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            await limiter.enter(FAR)
+            turns = await enter_in_order(limiter, tasks, "a")
+            limiter.leave()
+            limiter.close()
+            await limiter.wait_idle()
+    assert outcomes(turns) == [RuntimeClosed]
+
+
 async def test_waiting_for_idleness_ends_with_the_last_turn_for_everybody_who_waits() -> None:
     limiter = TurnLimiter(2, 5)
     idle: list[str] = []
@@ -212,6 +225,24 @@ async def test_waiting_for_idleness_ends_with_the_last_turn_for_everybody_who_wa
             again[0].go.set()
             await settle()
             assert idle[-1] == "again"
+
+
+async def test_waiting_for_idleness_ends_with_a_turn_without_a_slot_too() -> None:
+    """A nested turn has none, and may be the last one."""
+    limiter, scope, is_idle = TurnLimiter(1, 1), anyio.CancelScope(), anyio.Event()
+
+    async def wait() -> None:
+        await limiter.wait_idle()
+        is_idle.set()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            limiter.track(scope)
+            tasks.start_soon(wait)
+            await settle()
+            assert not is_idle.is_set()
+            limiter.untrack(scope)
+            await is_idle.wait()
 
 
 async def test_a_shutdown_cancels_the_turns_that_are_tracked_and_no_others() -> None:

@@ -491,3 +491,62 @@ def test_limits_that_cannot_fit_are_warned_of(cli: Cli, settings: str, key: str,
     assert f"warning: agents.ADMIN.{key}: " in cli("config", "check").out
     Path("kitchener.toml").write_text("[agents.ADMIN]\n")
     assert cli("config", "check", "--json").json["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ('[serve.clients.ada]\nkey = "file:ada.key"\nsubject = "ada"', "serve.clients.ada.key"),
+        ('[serve.clients.ada]\nkey = "env:ADA_KEY"\nsubject = "ada"', "environment variable ADA_KEY is not set"),
+        ('[serve.clients.ada]\nkey = "file:short.key"\nsubject = "ada"', "leads to a key of fewer than 16 characters"),
+        (
+            '[serve.clients.ada]\nkey = "file:good.key"\nsubject = "ada"\n'
+            '[serve.clients.bo]\nkey = "file:good.key"\nsubject = "bo"',
+            "serve.clients.bo.key: leads to the key of another name",
+        ),
+        ('[serve.clients.ada]\nkey = "file:good.key"\nsubject = "ada"\nagents = ["CLERK"]', "no such agent class"),
+        ('[serve]\nhost = "0.0.0.0"', "needs [serve.clients.<name>]"),
+    ],
+)
+def test_clients_that_a_server_would_refuse_are_found_before_it_is_restarted(
+    cli: Cli, tmp_path: Path, lines: str, expected: str
+) -> None:
+    """The unit of a server does not restart after wrong settings."""
+    (tmp_path / "good.key").write_text("0123456789abcdef\n")
+    (tmp_path / "short.key").write_text("0123\n")
+    (tmp_path / "kitchener.toml").write_text(f"{lines}\n")
+    checked = cli("config", "check")
+    assert checked.code == 2
+    assert checked.err.startswith("kitchener: kitchener.toml: serve.")
+    assert expected in checked.err
+    assert cli("config", "check", "--json").json["ok"] is False
+    assert cli("serve").code == 2
+    found = cli("doctor", "--json").json["findings"]
+    assert "clients" not in lines or [each["state"] for each in found if each["what"] == "clients"] == ["fail"]
+
+
+def test_clients_that_a_server_takes_are_right(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "good.key").write_text("0123456789abcdef\n")
+    (tmp_path / "kitchener.toml").write_text('[serve.clients.ada]\nkey = "file:good.key"\nsubject = "ada"\n')
+    assert cli("config", "check").code == 0
+    found = cli("doctor", "--json").json["findings"]
+    assert [each for each in found if each["what"] == "clients"] == [
+        {"what": "clients", "state": "ok", "detail": "1 key of [serve.clients]"}
+    ]
+
+
+def test_a_signing_key_that_no_runtime_would_take_is_found(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "kitchener.toml").write_text('[ledger]\nsigning_key = "signing.pem"\n')
+    path = tmp_path / "signing.pem"
+    for mode, expected in ((None, "there is no such file"), (0o644, "mode 0644"), (0o600, "is not an unencrypted private key")):
+        if mode is not None:
+            path.write_text("no key", encoding="utf-8")
+            path.chmod(mode)
+        assert cli("config", "check").code == 2
+        found = {each["what"]: each for each in cli("doctor", "--json").json["findings"]}["signing key"]
+        assert found["state"] == "fail"
+        assert expected in found["detail"]
+    path.unlink()
+    assert cli("ledger", "key", "--new", "signing.pem").code == 0
+    assert cli("config", "check").code == 0
+    assert "signing key" in cli("doctor").out

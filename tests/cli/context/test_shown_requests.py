@@ -1,6 +1,7 @@
 """`kitchener context explain --prompt` and `/prompt` in a chat show what models were asked (docs/prompts.md)."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import configure, talk, turn
+from tests.replay.golden_roots import VERSION_1, unpacked
 
 WORDS = "You are a helpful assistant."
 
@@ -173,3 +175,17 @@ def test_rules_that_classify_are_not_counted_as_a_model(cli: Cli) -> None:
     said = cli("chat", stdin=b"find hotels in Oslo\n")
     assert said.code == 0
     assert ", 1 model call; " in cli("context", "explain", "last").out
+
+
+@pytest.mark.parametrize("arguments", [("--prompt", "--json"), ("--html", "--json")])
+def test_a_turn_without_recorded_tools_finds_them_beside_the_settings(
+    cli: Cli, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Wherever the command is called, as an agent under these settings does."""
+    folder = unpacked(VERSION_1[0], tmp_path / "elsewhere")
+    settings, module = folder / "corpus.toml", f"tools_beside_{arguments[0].strip('-')}"
+    (folder / f"{module}.py").write_text("from tests.replay.corpus import water\nfrom tests.replay.tools import *\n")
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(re.sub(r'"tests\.replay\.\w+:', f'"{module}:', text), encoding="utf-8")
+    told = cli("context", "explain", "T-9f54211f-000001", *arguments, "--config", settings)
+    assert (told.code, told.json["problem"]) == (0, None)

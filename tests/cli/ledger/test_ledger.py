@@ -1,16 +1,19 @@
 """`kitchener ledger` and `kitchener doctor` (docs/commands.md)."""
 
+import shutil
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from kitchener.ledger.disk.manifests import folder_of
 from tests.acceptance.sessions.test_full_queues import SHORT_S, crowd
 from tests.cli.commands import finish, read_lines, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
 
+SEGMENTED = Path(__file__).resolve().parents[2] / "vectors" / "segmented_with_trees"
 HO2M = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")
 
 
@@ -195,6 +198,15 @@ class TestDoctor:
         found = {each["what"]: each["detail"] for each in filled("doctor", "--json").json["findings"]}
         assert f"head {head[:19]}…, not in use" in found["ho2m ADMIN"]
         assert found["load ADMIN"].startswith("0 of the newest ")
+
+    def test_the_size_of_a_ledger_has_its_finished_segments(self, cli: Cli) -> None:
+        shutil.copytree(SEGMENTED, HO2M.parent)
+        (HO2M.parent / "ledger.jsonl").rename(HO2M)
+        folder = folder_of(HO2M)
+        folder.with_name(f"ledger.jsonl{folder.suffix}").rename(folder)
+        size = HO2M.stat().st_size + sum(each.stat().st_size for each in folder.iterdir())
+        found = {each["what"]: each["detail"] for each in cli("doctor", "--json").json["findings"]}
+        assert f"14 entries, {size:,} bytes, " in found["ho2m ADMIN"]
 
     def test_it_counts_the_turns_that_met_a_full_queue(self, cli: Cli, tmp_path: Path) -> None:
         async def overload() -> None:

@@ -286,3 +286,13 @@ def test_a_checkpoint_is_no_ledger(filled: Cli, tmp_path: Path) -> None:
     filled("ledger", "checkpoint")
     assert checkpoint_path(tmp_path / HO2M).exists()
     assert len(filled("ledger", "verify", "--json").json["ledgers"]) == before
+
+
+def test_a_new_key_is_named_so_that_the_settings_find_it(cli: Cli, tmp_path: Path) -> None:
+    """Wherever they are: a relative path in them starts at their folder."""
+    settings = tmp_path / "etc/agent.toml"
+    settings.parent.mkdir()
+    made = cli("ledger", "key", "--new", "signing.pem", "--config", settings).out
+    assert f"Use it in {settings}:" in made
+    settings.write_text(made.partition(":\n\n")[2], encoding="utf-8")
+    assert cli("config", "check", "--config", settings).code == 0

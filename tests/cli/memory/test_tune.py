@@ -75,8 +75,7 @@ def test_without_ranges_it_goes_around_the_current_setting(taught: Cli) -> None:
     assert {each["count"] for each in settings} == set(range(2, 9))
     assert {each["sessions"] for each in settings} == set(range(1, 5))
     assert len({each["half_life_hours"] for each in settings}) == 1
-    swept = taught("memory", "tune", "--window", "1,24", "--half-life", "0..1", "--json")
-    assert is_one_line(swept, 2)
+    assert is_one_line(taught("memory", "tune", "--window", "1,24", "--half-life", "0..1"), 2)
     swept = taught("memory", "tune", "--window", "1,24", "--json")
     assert [(each["window_hours"], each["current"]) for each in swept.json["settings"]] == [
         (1, False),

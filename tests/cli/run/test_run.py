@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from tests.cli.commands import finish, read_lines, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
+from tests.gateway.fake_server import completion, fake_server
 
 MIXED = (("a", "hello"), ("b", "what is the time?"), ("a", "thanks"), ("c", "hello"), ("b", "and the weather?"), ("a", "bye"))
 
@@ -33,6 +35,20 @@ class TestResults:
         assert len({each["turn_id"] for each in results}) == 6
         assert all(each["response"] and each["error"] is None for each in results)
         assert [list(each) for each in results] == [list(results[0])] * 6
+
+    def test_a_reply_that_was_cut_off_says_so_also_when_the_run_is_repeated(self, cli: Cli, tmp_path: Path) -> None:
+        path = write_messages(tmp_path / "in", ("a", "hello"), ("a", "thanks"))
+        answers = (completion("The three reasons", finish_reason="length"), completion("There are three reasons."))
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server(*answers)) as server:
+            provider = f'[router.providers.it]\nbase_url = "{server.url}"\nmodel = "m"\n'
+            settings = f'[router]\ndefault_provider = "it"\n{provider}[agents.ADMIN]\nclassify = "off"\n'
+            (tmp_path / "kitchener.toml").write_text(settings, encoding="utf-8")
+            assert cli("run", path, "-o", "first").code == 0
+        assert cli("run", path, "-o", "second").code == 0
+        for name in ("first", "second"):
+            cut, whole = read_lines(tmp_path / name)
+            assert (cut["response"], cut["truncated"], cut["error"]) == ("The three reasons", True, None)
+            assert "truncated" not in whole
 
     def test_the_ledger_holds_name_subject_key_and_order(self, cli: Cli, tmp_path: Path) -> None:
         cli("run", write_messages(tmp_path / "in", *MIXED))
@@ -236,12 +252,14 @@ class TestInterruption:
     def test_a_run_that_was_interrupted_ends_in_order_and_is_resumed(self, tmp_path: Path, number: signal.Signals) -> None:
         gate = Gate(tmp_path)
         write_messages(tmp_path / "in", *self.MESSAGES)
-        process = start("run", "in", "-o", "out", "--concurrency", "1", cwd=tmp_path)
+        process = start("run", "in", "-o", "out", "--concurrency", "1", "--json", cwd=tmp_path)
         gate.wait_until_reached(process)
         process.send_signal(number)
         outcome = finish(process)
         assert outcome.code == 130
         assert "interrupted after " in outcome.err
+        assert outcome.json["error"]["kind"] == "interrupted"
+        assert outcome.json["error"]["message"].startswith("interrupted after ")
         assert "Traceback" not in outcome.err
         assert not (tmp_path / "out").exists()
         verified = finish(start("ledger", "verify", cwd=tmp_path))

@@ -9,12 +9,14 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
 import orjson
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 from pydantic_ai.exceptions import ContentFilterError, ModelHTTPError, UserError
 
 from kitchener.config import ProviderConfig, RouterConfig
@@ -223,6 +225,65 @@ async def test_each_misbehaviour_has_its_reason_and_costs_one_request(what: str)
     assert len(server.hits) == 1
 
 
+@pytest.mark.parametrize("answer", [cut(), events(["Hel", "lo"], end="cut"), replace(error(500, "broken"), end="cut")])
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_an_answer_that_is_cut_off_is_told_in_our_words(answer: Answer, is_streamed: bool) -> None:
+    """Not in those of the HTTP client, which name its classes. Regression."""
+    if answer.content_type == "text/event-stream" and not is_streamed:
+        pytest.skip("such an answer was not requested")
+    async with served(answer) as (server, gateway):
+        if is_streamed:
+            _, failed = await read_until_error(gateway, ask(), Told())
+        else:
+            failed = await failure_of(gateway)
+        url = server.url
+    assert failed is not None
+    assert failed.detail.startswith("the connection was closed in the middle of the answer; the endpoint, or a proxy")
+    assert str(failed).startswith("provider 'local': connection: ")
+    assert url not in str(failed)
+
+
+@pytest.mark.parametrize(
+    ("raw", "detail"),
+    [
+        (b"", "the endpoint closed the connection before it answered"),
+        (b"HTTP/1.1 20", "the endpoint closed the connection before it answered"),
+        (
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n10\r\n{",
+            "the connection was closed in the middle of the answer",
+        ),
+    ],
+)
+async def test_a_connection_that_ends_early_is_told_in_our_words(raw: bytes, detail: str) -> None:
+    assert (await failure_after(raw)).detail.startswith(detail)
+
+
+@only_our_own
+async def test_an_answer_that_is_not_http_names_base_url() -> None:
+    failed = await failure_after(b"SSH-2.0-OpenSSH_9\r\n")
+    assert failed.detail == "the answer is not valid HTTP (Bad status line); check `base_url`"
+
+
+async def failure_after(raw: bytes) -> ProviderError:
+    """The failure of a call whose server sends these bytes and closes the connection."""
+
+    async def answer(stream: SocketStream) -> None:
+        async with stream:
+            while not (await stream.receive()).endswith(b"}"):  # else the system resets the connection
+                pass
+            if raw:
+                await stream.send(raw)
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        local = provider(f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/v1", **_ONE_ATTEMPT)
+        config = RouterConfig(default_provider="local", providers={"local": local})
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            failed = await failure_of(gateway)
+        tasks.cancel_scope.cancel()
+    return failed
+
+
 async def test_a_hanging_server_is_a_timeout_and_its_connection_is_closed() -> None:
     # A loaded machine may take its time until the request is at the server, and only then the limit may pass.
     async with served(hang(), timeout_s=2.0) as (server, gateway):
@@ -269,7 +330,8 @@ async def test_a_provider_called_without_a_gateway_gives_up_by_itself() -> None:
         (KeyError("choices"), "malformed", "'choices'"),
         (ValueError(), "malformed", "ValueError"),
         (ValueError("x" * 10_000), "malformed", "x" * 499 + "…"),
-        (ModelHTTPError(418, "m", None), "bad_request", "HTTP 418: no further explanation"),
+        (ModelHTTPError(499, "m", None), "bad_request", "HTTP 499: no further explanation"),
+        (ModelHTTPError(429, "m", None), "rate_limited", "HTTP 429: Too Many Requests"),
         (ModelHTTPError(503, "m", {"error": {"message": "busy"}}), "server_error", "HTTP 503: busy"),
     ],
 )

@@ -1,6 +1,7 @@
 """Commands in a process of their own change a root that a runtime has open, through that runtime (docs/commands.md)."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from kitchener.runtime.admin.operations import (
     ForkIntent,
     ImportSession,
     QuarantineTarget,
+    ReadStatistics,
 )
 from kitchener.runtime.administration import administer
 from kitchener.testing import ScriptedProvider
@@ -389,3 +391,24 @@ def test_every_command_reads_or_is_carried_out_by_the_running_service() -> None:
     names = [*THROUGH_A_SERVICE, *CHANGES_NO_OPEN_ROOT, *READS]
     assert sorted(names) == sorted(name for name, _ in every_command())
     assert set().union(*THROUGH_A_SERVICE.values(), {"statistics"}) == OPERATIONS.keys()
+
+
+async def test_requests_that_change_something_are_carried_out_one_at_a_time(tmp_path: Path) -> None:
+    """The end of a session waits for its turn; that of another one, which came later, waits for it too. Readers do not wait."""
+    hold, settings = Hold("hello"), listening_config(tmp_path)
+    async with listening(tmp_path, ScriptedProvider(echo, gate=hold)) as runtime:
+        supervisor = runtime.supervisor()
+        busy, idle = [await supervisor.start_session() for _ in range(2)]
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(supervisor.handle_turn, "hello", session_id=busy))
+                await hold.arrived["hello"].wait()
+                tasks.start_soon(ask, settings, EndSession(agent_class="ADMIN", session_id=busy))
+                while (queue := (await supervisor.session(busy)).queue) is None or not queue.waiting:
+                    await anyio.lowlevel.checkpoint()
+                tasks.start_soon(ask, settings, EndSession(agent_class="ADMIN", session_id=idle))
+                for _ in range(5):
+                    await ask(settings, ReadStatistics())
+                hold.released["hello"].set()
+        ends = await read_all(runtime.ledgers().ho2m, entry_type=events.SESSION_END)
+    assert [each.entity_id for each in ends] == [busy, idle]

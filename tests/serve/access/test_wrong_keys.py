@@ -76,6 +76,12 @@ def scope_of(client: str, *forwarded: str) -> dict[str, Any]:
     return {"type": "http", "client": (client, 1), "headers": [(b"x-forwarded-for", each.encode()) for each in forwarded]}
 
 
+def test_an_address_that_goes_on_is_not_forgotten_for_those_that_have_stopped() -> None:
+    keys = WrongKeys(2, 2)
+    assert not any(refused(keys, each, None, 0.0) for each in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.3"))
+    assert refused(keys, "192.0.2.1", None, 0.0)
+
+
 @pytest.mark.parametrize(
     ("scope", "proxies", "address"),
     [

@@ -132,7 +132,9 @@ async def apology_after(
     if len(rejected) > services.config.max_retries or chain.room < 1:
         fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
         await chain.write(events.ESCALATION, chain.turn_id, fields)
-        message = f"no acceptable reply after {len(rejected)} attempts: {verdict.reason}"
+        # The gate's verdict on an answer that is no output is short; the error says what did not fit.
+        why = verdict.reason if last.error is None else last.error.detail
+        message = f"no acceptable reply after {len(rejected)} attempts: {why}"
         return Reply(APOLOGY, TurnError("QUALITY_GATE", message, last.wo_id))
     return None
 

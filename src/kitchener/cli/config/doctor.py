@@ -9,7 +9,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,6 +18,7 @@ import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
+from kitchener.cli.config.checked_keys import check_clients, check_signing_key
 from kitchener.cli.config.embeddings import look_at_embeddings
 from kitchener.cli.config.finding import Finding
 from kitchener.cli.config.live_queues import read_queues
@@ -30,9 +32,10 @@ from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
+from kitchener.ledger.disk.manifests import folder_of
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.media.content_store import FOLDER
-from kitchener.plain_names import shown_path
+from kitchener.plain_names import counted, shown_path
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.runtime.content_check import check_content
@@ -149,14 +152,27 @@ def _settings(loaded: LoadedConfig) -> Iterator[Finding]:
     source = f"{loaded.source} (in {loaded.base_dir})" if loaded.source != EMBEDDED else missing
     yield Finding("settings", "ok", source)
     yield _references(loaded)
+    if loaded.config.serve.clients:
+        fine = f"{counted(len(loaded.config.serve.clients), 'key')} of [serve.clients]"
+        yield _checked("clients", check_clients, loaded, fine)
+    if loaded.config.ledger.signing_key is not None:
+        yield _checked("signing key", check_signing_key, loaded, shown_path(loaded.config.ledger.signing_key))
 
 
 def _references(loaded: LoadedConfig) -> Finding:
+    def check(checked: LoadedConfig) -> None:
+        check_config(checked.config, source=checked.source)
+
+    return _checked("references", check, loaded, "routes, agent classes and keys exist")
+
+
+def _checked(what: str, check: Callable[[LoadedConfig], None], loaded: LoadedConfig, fine: str) -> Finding:
+    """A part of the settings, which is `fine` unless its check fails."""
     try:
-        check_config(loaded.config, source=loaded.source)
+        check(loaded)
     except ConfigError as error:
-        return Finding("references", "fail", str(error))
-    return Finding("references", "ok", "routes, agent classes and keys exist")
+        return Finding(what, "fail", str(error))
+    return Finding(what, "ok", fine)
 
 
 def _root(root: Path) -> Iterator[Finding]:
@@ -260,7 +276,7 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     if not findings:
         return [Finding("ledgers", "ok", f"none under {shown_path(str(places.root))} yet")]
     index = [path for path in index_dir(places.config).glob("*.sqlite") if path.is_file()]
-    size = sum(path.stat().st_size for path in index)
+    size = _bytes_of(index_dir(places.config).glob("*.sqlite*"))  # with what SQLite has not merged yet
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, rebuilt where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]
 
@@ -297,8 +313,17 @@ async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Fi
     if signed is not None:
         head += f", entry {signed.seq:,} signed by {signed.signer}"
     use = f"in use by {held}" if held else "not in use"
-    size = path.stat().st_size
+    size = _bytes_of([path, *folder_of(path).glob("*")])
     return Finding(what, "ok", f"{seq:,} entries, {size:,} bytes, {head}, {use}")
+
+
+def _bytes_of(paths: Iterable[Path]) -> int:
+    """How many bytes files have together. A process that writes may remove one meanwhile."""
+    size = 0
+    for path in paths:
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
 
 
 async def _load(places: LedgerPaths, agent_class: str) -> Finding:

@@ -69,8 +69,8 @@ def verify(
     root the stored images and files.
 
     Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Names other
-    `*.jsonl` files, such as an export, and skips them. Exits with 6 if there is a fault, and with 1 if a directory contains no
-    ledger. Changes nothing, and does not disturb a process that writes.
+    `*.jsonl` files, such as an export, and skips them. Exits with 6 if there is a fault, and with 1 if PATH is a directory
+    without a ledger; a root without one is new. Changes nothing, and does not disturb a process that writes.
 
     For example:
 

@@ -12,9 +12,9 @@ import anyio
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from kitchener.cli.exits import DAMAGED, OK
+from kitchener.cli.exits import DAMAGED, OK, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, TurnArgument
-from kitchener.cli.terminal.output import print_json, print_text, say
+from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.written_files import check_output, write_whole
 from kitchener.clock import SystemClock, iso
 from kitchener.context import base_ref
@@ -72,7 +72,9 @@ def key(
     print_text(f"{'made' if new is not None else 'key'}         {path}")
     print_text(f"signer      {signer.signer}\npublic key  {signer.public_key}")
     if new is not None:
-        print_text(f'\nUse it in kitchener.toml:\n\n[ledger]\nsigning_key = "{path}"')
+        # A relative path in the settings starts at their own folder, which need not be this one.
+        named = path if options.config is None else path.absolute()
+        print_text(f'\nUse it in {options.config or "kitchener.toml"}:\n\n[ledger]\nsigning_key = "{named}"')
     return OK
 
 
@@ -137,8 +139,8 @@ def proof(
     try:
         parts = _write(path, turn, wanted, max_mib * _MIB, chain=chain)
     except (BundleFault, LedgerDamaged) as fault:
-        say(f"kitchener: {fault!s}; `kitchener ledger verify` says more, no bundle was written")
-        return DAMAGED
+        told = f"{fault!s}; `kitchener ledger verify` says more, no bundle was written"
+        raise CommandFailed(DAMAGED, "LedgerDamaged", told) from fault
     _print_parts(turn, path, parts, is_chain=chain, is_json=json)
     return OK
 

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
+from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, listens, named_argument
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
@@ -112,8 +112,8 @@ async def _run(
             await batch.run(concurrency, config.limits.shutdown_grace_s)
             seconds = anyio.current_time() - began
         if not batch.is_complete:
-            say(f"kitchener: interrupted after {batch.turns} turns; run the same command again to continue")
-            return INTERRUPTED
+            told = f"interrupted after {batch.turns} turns; run the same command again to continue"
+            raise CommandFailed(INTERRUPTED, "interrupted", told)
         if results is not None:
             await anyio.to_thread.run_sync(results.write)
     _summarise(batch, seconds, is_json=is_json)

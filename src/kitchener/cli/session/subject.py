@@ -7,10 +7,10 @@ from urllib.parse import unquote
 
 from cyclopts import App, Parameter
 
-from kitchener.cli.exits import NEGATIVE, OK
+from kitchener.cli.exits import NEGATIVE, OK, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import ask, is_interactive, print_json, print_text, say
+from kitchener.cli.terminal.output import ask, is_interactive, print_json, print_text
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.ids import check_recorded_subject
@@ -52,8 +52,7 @@ def erase_(
     subject = unquote(subject) if encoded else subject
     check_recorded_subject(subject)
     if not yes and not _is_wanted(subject):  # asked before the event loop runs, so that an interrupt is one
-        say("nothing was erased")
-        return NEGATIVE
+        raise CommandFailed(NEGATIVE, "declined", "nothing was erased")
     return run_to_end(partial(_erase, config, subject, is_json=json))
 
 

@@ -1,8 +1,9 @@
 """Prints the output of commands: data on standard output, everything else on standard error.
 
-With `--json` a command prints one JSON value and nothing else. Only this module writes to a terminal or a pipe, so every
-character passes `harmless`, whether it comes from a user, a model, a tool, a provider's error or a file name. Otherwise text
-could move the cursor, overwrite earlier lines, set the clipboard, or appear in another order than it was written.
+With `--json` a command prints one JSON value and nothing else, also if it fails. Only this module writes to a terminal or a
+pipe, so every character passes `harmless`, whether it comes from a user, a model, a tool, a provider's error or a file name.
+Otherwise text could move the cursor, overwrite earlier lines, set the clipboard, or appear in another order than it was
+written.
 """
 
 import json
@@ -100,7 +101,13 @@ class StandardError:
 
 def print_json(value: object) -> None:
     """Prints the one JSON value of a `--json` command. Escapes characters that could harm a terminal; the value stays exact."""
+    _status.json_values += 1
     _write(sys.stdout, json_text(value) + "\n")
+
+
+def json_values() -> int:
+    """How many JSON values this process has printed."""
+    return _status.json_values
 
 
 def json_text(value: object) -> str:
@@ -124,9 +131,10 @@ def _escaped(text: str) -> str:
 
 
 class _Status:
-    """Tracks whether the terminal's current line is a status line."""
+    """Tracks what was printed last: whether the terminal's current line is a status line, and how many JSON values came."""
 
     is_shown = False
+    json_values = 0
 
 
 _status = _Status()

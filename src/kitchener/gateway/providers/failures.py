@@ -2,12 +2,21 @@
 
 import re
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Final
 
 from kitchener.errors import ProviderReason
 from kitchener.gateway.providers.redaction import Redaction
 
 MAX_DETAIL_CHARS: Final = 500
+
+NOT_ANSWERED: Final = "the endpoint closed the connection before it answered"
+CUT_OFF: Final = (
+    "the connection was closed in the middle of the answer; the endpoint, or a proxy in front of it, may have stopped or may "
+    "have a shorter time limit: see its log"
+)
+LOST: Final = "the connection to the endpoint was lost"
+"""What is said of a connection that ended too early, by every kind of real provider."""
 
 _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
     401: "authentication",
@@ -38,6 +47,7 @@ _TOO_LONG: Final = re.compile(r"maximum context length|(?:prompt|request|input).
 """What servers such as vLLM say of a request that is longer than the context, without a code for it."""
 _NOT_THERE: Final = (404, 405)
 """What a server answers to an address or a method that it does not have."""
+_PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 _WEB_PAGE: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _TITLE: Final = re.compile(r"<title[^<>]{0,100}>([^<]{0,200})", re.IGNORECASE)
 
@@ -68,7 +78,7 @@ def told_by(status: int, body: object) -> str:
     message = error.get("message", error) if isinstance(error, dict) else error
     if isinstance(message, str) and (page := named_web_page(message)) is not None:
         message = f"{page} instead of JSON" + ("; check `base_url`" if status in _NOT_THERE else "")
-    return f"HTTP {status}: {message or 'no further explanation'}"
+    return f"HTTP {status}: {message or _PHRASES.get(status, 'no further explanation')}"
 
 
 def named_web_page(text: str) -> str | None:

@@ -24,6 +24,7 @@ from kitchener.serve.responses.response_objects import (
     function_tool,
     message_item,
     output_of,
+    reply_status,
     response_id_of,
     turn_of_response,
     unknown_response,
@@ -39,7 +40,6 @@ class RecordedResponse(NamedTuple):
     """A turn as its session has it on record."""
 
     head: ResponseHead
-    status: ResponseStatus
     result: TurnResult | None
     """None: it has not completed."""
     requests: list[dict[str, object]]
@@ -49,25 +49,31 @@ class RecordedResponse(NamedTuple):
     completed_at: int | None = None
     """When it was complete, seconds since 1970; None: it is not."""
 
+    @property
+    def status(self) -> ResponseStatus:
+        """How far it is."""
+        if self.result is not None:
+            return reply_status(truncated=self.result.truncated)
+        return "in_progress" if self.aborted is None else _STATUSES.get(self.aborted, "failed")
+
     def response(self) -> dict[str, object]:
         """The response as a JSON object."""
         if self.result is None:
             error = self.aborted and (STOPPED if self.status == "cancelled" else f"the turn was aborted: {self.aborted}")
             return self.head.response(self.status, error=error)
-        reply = self.result.response
-        message = message_item(self.head.message_id, reply, "incomplete" if self.result.truncated else "completed")
-        output = output_of(message, reply, self.requests)
-        return self.head.response("completed", output, **self.told)
+        reply, told = self.result.response, self.told
+        message = message_item(self.head.message_id, reply, told["status"])
+        return self.head.response(output=output_of(message, reply, self.requests), **told)
 
     @property
     def told(self) -> CompletedFields:
-        """The fields of a complete response besides its items."""
+        """The fields of a response with a reply besides its items."""
         assert self.result is not None
         return {
+            "status": reply_status(truncated=self.result.truncated),
             "completed_at": self.completed_at,
             "used": TokenUsage.of_turn(self.result),
             "told": told_of(self.result),
-            "truncated": self.result.truncated,
         }
 
 
@@ -95,13 +101,13 @@ async def read_response(found: FoundSession, turn_id: str, servers: Mapping[str,
     head, start = await read_head(ho2m, turn_id, found.supervisor.agent_class)
     end = await _end_of(ho2m, start, turn_id)
     if end is None:
-        return RecordedResponse(head, "in_progress", None, [], None)
+        return RecordedResponse(head, None, [], None)
     payload = events.read_payload(end.entry_type, end.payload)
     if end.entry_type == events.TURN_ABORTED:
-        return RecordedResponse(head, _STATUSES.get(payload["reason"], "failed"), None, [], payload["reason"])
+        return RecordedResponse(head, None, [], payload["reason"])
     result = TurnResult.from_payload(payload)
     requests = await read_requests(ho2m, result, servers)
-    return RecordedResponse(head, "completed", result, requests, None, _seconds(end.timestamp))
+    return RecordedResponse(head, result, requests, None, _seconds(end.timestamp))
 
 
 async def completed_response(
@@ -111,9 +117,7 @@ async def completed_response(
     (start,) = await ho2m.last(key=events.turn_index_key(result.turn_id))
     end = await _end_of(ho2m, start, result.turn_id)
     assert end is not None
-    return RecordedResponse(
-        head, "completed", result, await read_requests(ho2m, result, servers), None, _seconds(end.timestamp)
-    )
+    return RecordedResponse(head, result, await read_requests(ho2m, result, servers), None, _seconds(end.timestamp))
 
 
 async def _end_of(ho2m: ReadableLedger, start: StoredEntry, turn_id: str) -> StoredEntry | None:

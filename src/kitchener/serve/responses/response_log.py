@@ -10,7 +10,6 @@ from typing import Any, Final, Unpack
 
 import anyio
 
-from kitchener.serve.answers.response_answers import MessageStatus
 from kitchener.serve.chat.chat_chunks import DONE
 from kitchener.serve.event_stream import event
 from kitchener.serve.responses.response_objects import (
@@ -117,8 +116,7 @@ class ResponseLog:
         if self._is_open and not (self._text and reply.startswith(self._text)):
             self._close_message("incomplete")
         self._is_withdrawn = False
-        truncated = made.get("truncated", False)
-        status: MessageStatus = "incomplete" if truncated else "completed"
+        status = made["status"]
         message = message_item(self._item_id, reply, status)
         if reply or not calls:
             if not self._is_open or reply != self._text:
@@ -126,7 +124,7 @@ class ResponseLog:
             self._close_message(status)
         for each in calls:
             self._add_call(each)
-        self.response = self.head.response("completed", output_of(message, reply, calls), **made)
+        self.response = self.head.response(output=output_of(message, reply, calls), **made)
         self._add(f"response.{status}", response=self.response)
 
     def fail(self, response: Mapping[str, object]) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, Literal, NamedTuple, Required, TypedDict
 
 import orjson
 
@@ -19,13 +19,16 @@ _OWN_TOOLS: Final = "kitchener"
 """The label of tools that are no MCP server's."""
 
 
-class CompletedFields(TypedDict, total=False):
-    """The fields of a complete response besides its items: arguments of `ResponseHead.response`."""
+ReplyStatus = Literal["completed", "incomplete"]
 
+
+class CompletedFields(TypedDict, total=False):
+    """The fields of a response with a reply besides its items: arguments of `ResponseHead.response`."""
+
+    status: Required[ReplyStatus]
     completed_at: int | None
     used: TokenUsage | None
     told: Mapping[str, object] | None
-    truncated: bool
 
 
 class ResponseHead(NamedTuple):
@@ -57,26 +60,24 @@ class ResponseHead(NamedTuple):
         used: TokenUsage | None = None,
         error: str | None = None,
         told: Mapping[str, object] | None = None,
-        truncated: bool = False,
     ) -> dict[str, object]:
         """The response as a JSON object.
 
         Args:
-            status: how far it is
+            status: how far it is; `incomplete`: its message is only the beginning of a reply
             output: its items
-            completed_at: when it was complete, seconds since 1970; None: it is not
+            completed_at: when its turn ended, seconds since 1970; None: not known, or not yet
             used: the tokens that it took; None: not known
             error: why there is no reply; None: there is one, or may be
             told: what this server adds; None: nothing
-            truncated: whether its message is only the beginning of a reply
         """
         found: dict[str, object] = {
             **_FIXED,
             "id": self.response_id,
             "created_at": self.created_at,
-            "completed_at": completed_at if not truncated else None,
-            "status": status if not truncated else "incomplete",
-            "incomplete_details": {"reason": "max_output_tokens"} if truncated else None,
+            "completed_at": completed_at if status == "completed" else None,
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "background": self.is_background,
             "error": {"code": "server_error", "message": error} if error is not None else None,
             "model": self.model,
@@ -133,6 +134,11 @@ def turn_of_response(response_id: str) -> tuple[str, str]:
     if session_id is None:
         raise unknown_response(response_id)
     return session_id, turn_id
+
+
+def reply_status(*, truncated: bool) -> ReplyStatus:
+    """The status of a response with a reply, and of its message."""
+    return "incomplete" if truncated else "completed"
 
 
 def unknown_response(response_id: str) -> RequestRefused:

@@ -39,7 +39,7 @@ from kitchener.serve.responses.recorded_response import (
     turn_of_update,
 )
 from kitchener.serve.responses.response_log import ResponseLog, ResponseLogs
-from kitchener.serve.responses.response_objects import ResponseHead, call_item, turn_of_response
+from kitchener.serve.responses.response_objects import ResponseHead, call_item, reply_status, turn_of_response
 from kitchener.serve.responses.responses_request import (
     ResponsesBody,
     ResponsesRequest,
@@ -322,9 +322,9 @@ class ResponsesDoor:
         log.complete(
             answer.text,
             (),
+            status=reply_status(truncated=answer.finish_reason == "length"),
             completed_at=self._clock.time_us() // 1_000_000,
             used=TokenUsage.of_call(answer.usage),
-            truncated=answer.finish_reason == "length",
         )
         log.close()
         return self._stream(log.after(-1), None, _nobody) if body.stream else json_response(log.response)

@@ -364,6 +364,8 @@ async def test_a_proxy_gets_its_password_and_no_error_shows_it(monkeypatch: pyte
     assert [hit.path for hit in proxy.hits] == [expected[scheme]]
     assert proxy.hits[0].headers["proxy-authorization"] == f"Basic {b64encode(b'me:secret-word').decode()}"
     assert "secret-word" not in f"{caught.value!r}{caught.value.__cause__!r}"
+    if scheme == "https":  # otherwise the proxy's answer is the endpoint's
+        assert caught.value.detail.startswith("the proxy refused a connection to the endpoint: HTTP 407: ")
 
 
 async def test_a_proxy_that_is_none_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,14 @@ and port only, because the rest may be long. Used by `chat_endpoint.py`.
 import os
 import socket
 import ssl
+from typing import Final
 
 import aiohttp
+
+from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED
+
+_IS_CUT: Final = "payload is not completed"
+"""aiohttp's words for a body whose connection ended. It has one class for all that is wrong with a body."""
 
 
 def told_of(error: Exception) -> str:
@@ -17,7 +23,16 @@ def told_of(error: Exception) -> str:
         case aiohttp.ClientConnectorError():
             return _told_of_connect(error, f"{error.host}:{error.port}")
         case aiohttp.ServerDisconnectedError():
-            return "the endpoint closed the connection before it answered"
+            return NOT_ANSWERED
+        case aiohttp.ClientPayloadError() if _IS_CUT in str(error):
+            return CUT_OFF
+        case aiohttp.ClientOSError():
+            return f"{LOST}: {_problem_of_socket(error)}"
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy refused a connection to the endpoint: HTTP {error.status}: {error.message}"
+        case aiohttp.ClientResponseError():
+            problem = error.message.partition("\n")[0].rstrip(":")
+            return f"the answer is not valid HTTP ({problem}); check `base_url`"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -11,7 +11,7 @@ from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
 
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer
-from kitchener.gateway.providers.failures import chain_of, reason_of, shortened, told_by
+from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED, chain_of, reason_of, shortened, told_by
 from kitchener.gateway.providers.redaction import Redaction
 
 # An answer of an unexpected shape surfaces in the libraries as whatever their code happens to stumble over.
@@ -76,5 +76,16 @@ def _told(error: Exception, status: int | None) -> str:
         return "the answer holds no choices"
     for each in chain_of(error):
         if isinstance(each, httpx2.TransportError | httpx.TransportError):
-            return f"{type(each).__name__}: {each}" if str(each) else type(each).__name__
+            return _told_of_transport(each)
     return str(error) or type(error).__name__
+
+
+def _told_of_transport(error: httpx2.TransportError | httpx.TransportError) -> str:
+    match error:
+        case httpx2.ReadError() | httpx.ReadError():
+            return LOST
+        case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError() if "without sending complete" in str(error):
+            return CUT_OFF
+        case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError() if "without sending a response" in str(error):
+            return NOT_ANSWERED
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
