@@ -20,10 +20,10 @@ from kitchener.records.entries import (
     OverlayWeightPayload,
     QuarantinePayload,
     SignalPayload,
-    is_sealed,
     payload_as,
 )
 from kitchener.records.ref import Ref
+from kitchener.sealed_values import is_sealed
 
 
 class Quarantine(NamedTuple):

@@ -30,7 +30,8 @@ from kitchener.memory import HO3Memory
 from kitchener.records import events
 from kitchener.runtime.root_layout import index_dir, ledger_ids, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring
-from kitchener.sealing import MARK, Erasure, Keyring, Sealer, is_sealed
+from kitchener.sealed_values import MARK, is_sealed
+from kitchener.sealing import Erasure, Keyring, Sealer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

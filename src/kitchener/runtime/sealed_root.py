@@ -18,7 +18,8 @@ from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import SealingChangedPayload, payload_as
 from kitchener.runtime.root_layout import keyring_dir
-from kitchener.sealing import MARK, Keyring, Sealer, is_sealed
+from kitchener.sealed_values import MARK, is_sealed
+from kitchener.sealing import Keyring, Sealer
 
 
 def check_place(config: RuntimeConfig) -> None:

@@ -18,21 +18,15 @@ import orjson
 
 from kitchener.canonical import NOTHING, Opening, canonical_bytes
 from kitchener.errors import SealingError
+from kitchener.sealed_values import MARK
 from kitchener.sealing.key_files import KEYS_IN_BATCH
 from kitchener.sealing.keyring import Keyring
 from kitchener.sealing.subject_key import NONCE_BYTES, SubjectKey, decoded
 
-MARK: Final = "$sealed"
-"""The only key of a sealed value's JSON object."""
 _VERSION: Final = 1
 """Version of sealed values."""
 _NONCES_AT_ONCE: Final = 512
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
-
-
-def is_sealed(value: object) -> bool:
-    """Whether a field of a payload is still encrypted, because its key was destroyed or no keyring is configured."""
-    return isinstance(value, dict) and len(value) == 1 and MARK in value
 
 
 @dataclass(frozen=True, slots=True)

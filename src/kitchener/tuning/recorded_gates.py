@@ -20,7 +20,8 @@ from kitchener.memory.signals import Cut
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
-from kitchener.records.entries import OverlayPayload, SignalPayload, is_sealed, payload_as
+from kitchener.records.entries import OverlayPayload, SignalPayload, payload_as
+from kitchener.sealed_values import is_sealed
 from kitchener.tuning.gates import GateCheck, LineFate, SubjectRecord
 
 _WHATEVER_THE_THRESHOLDS: Final = ("excluded", "blocked", "quarantined")

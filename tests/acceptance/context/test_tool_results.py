@@ -11,10 +11,10 @@ from kitchener import tool
 from kitchener.errors import SubjectErased
 from kitchener.ids import turn_id
 from kitchener.records import events
-from kitchener.records.entries import is_sealed
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import replay_session
 from kitchener.replaying.what_if import open_what_if
+from kitchener.sealed_values import is_sealed
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SHADOW, SID, Talk, talk
 from tests.acceptance.stack import QUICK, open_scripted, read_all, scripted_config

@@ -11,10 +11,10 @@ from kitchener import open_runtime, replay_session
 from kitchener.config import LimitsConfig
 from kitchener.errors import CallerError, ConfigError, LedgerLocked
 from kitchener.records import events
-from kitchener.records.entries import is_sealed
 from kitchener.runtime import erase_subject, export_session, import_conversations, import_session
 from kitchener.runtime.admin.operations import ImportConversations
 from kitchener.runtime.administration import administer
+from kitchener.sealed_values import is_sealed
 from tests.acceptance.content_kit import config, entries, model, replies, running
 
 CHOIR: dict[str, Any] = {

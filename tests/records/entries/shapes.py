@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any, Final, ForwardRef, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from kitchener.records import entries, events
-from kitchener.records.entries import CommonPayload, is_sealed
+from kitchener.records.entries import CommonPayload
+from kitchener.sealed_values import is_sealed
 
 Shape: TypeAlias = type[CommonPayload]
 

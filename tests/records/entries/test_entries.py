@@ -10,6 +10,7 @@ import pytest
 from kitchener.canonical import canonical_bytes
 from kitchener.records import events
 from kitchener.records.entries import ERASED, TurnStartedPayload, opened, payload_as, text_of
+from kitchener.sealed_values import is_sealed
 from tests.erasure.kit import ADA, fill, running
 from tests.records.entries.shapes import misfits, shape_of, shaped_types
 from tests.replay import golden_roots
@@ -102,3 +103,10 @@ def test_a_sealed_value_reads_as_erased() -> None:
     assert (text_of("hello"), text_of(SEALED), text_of(None)) == ("hello", ERASED, "")
     assert (opened(["a"]), opened(None)) == (["a"], None)
     assert opened(payload_as(TurnStartedPayload, {**STARTED, "user_message": SEALED})["user_message"]) is None
+
+
+def test_an_object_that_has_the_mark_beside_other_keys_is_not_sealed() -> None:
+    """A tool may return such an object, which is then its result and no erased one."""
+    assert is_sealed(SEALED)
+    assert not is_sealed({**SEALED, "rows": 3})
+    assert opened({**SEALED, "rows": 3}) is not None

@@ -14,7 +14,7 @@ from kitchener.actors.executor.execution import Execution, ExecutionServices, Wo
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
-from kitchener.actors.executor.tool_rounds.call_gate import WorkOrderDeferred
+from kitchener.actors.executor.tool_rounds.call_gate import WaitingCalls
 from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
 from kitchener.actors.executor.tool_rounds.tool_messages import resumed_messages, tool_message
@@ -115,10 +115,10 @@ class HO1Executor:
             if reply is not None:
                 await reply.void()
             return await self._failed(run, work_order, failure.error)
-        except WorkOrderDeferred as deferral:
+        if isinstance(output, WaitingCalls):
             if reply is not None:
-                await (reply.finish(deferral.said) if deferral.waits_for_client else reply.void())
-            return await self._deferred(run, work_order, deferral.requests)
+                await (reply.finish(output.said) if output.waits_for_client else reply.void())
+            return await self._deferred(run, work_order, output.requests)
         value, output_bytes = output
         if reply is not None and run.makes_reply:
             text = value.get(REPLY_KEY)
@@ -131,20 +131,23 @@ class HO1Executor:
             await run.record_completed(output_hash, cost)
         return work_order.completed(value, cost, self._timestamps.render(now_us), output_hash)
 
-    async def _run_tool(self, run: Execution, wo: WorkOrder) -> "_Output":
+    async def _run_tool(self, run: Execution, wo: WorkOrder) -> "_Output | WaitingCalls":
         """Runs the tool that HO2 chose and returns its output."""
         tool_id, arguments = wo.input_context.get("tool_id"), wo.input_context.get("arguments", {})
         if not isinstance(tool_id, str) or not isinstance(arguments, dict):
             raise WorkOrderFailed(
                 "EXECUTOR", f"a tool_call needs tool_id (text) and arguments (an object), found {sorted(wo.input_context)}"
             )
-        (outcome,) = await ToolCalls(run).run([ToolUse("", tool_id, arguments)])
+        outcomes = await ToolCalls(run).run([ToolUse("", tool_id, arguments)])
+        if isinstance(outcomes, WaitingCalls):
+            return outcomes
+        (outcome,) = outcomes
         if outcome.error is not None:
             raise WorkOrderFailed("TOOL", outcome.error)
         output = {"tool_id": tool_id, "result": outcome.result}
         return output, canonical_bytes(output, at="output")
 
-    async def _ask_model(self, run: Execution, wo: WorkOrder) -> "_Output":
+    async def _ask_model(self, run: Execution, wo: WorkOrder) -> "_Output | WaitingCalls":
         """Returns a model's output that fits the work order's contract, after one repair if necessary."""
         contract_id = wo.constraints.prompt_contract_id
         if contract_id is None:
@@ -165,7 +168,10 @@ class HO1Executor:
         if wo.parts:
             messages[-1] = await run.with_parts(messages[-1])
         if tools.specs or wo.resumption is not None:
-            response = await self._converse(run, contract, variables, messages, tools, ToolCalls(run, pages))
+            answer = await self._converse(run, contract, variables, messages, tools, ToolCalls(run, pages))
+            if isinstance(answer, WaitingCalls):
+                return answer
+            response = answer
         else:
             response = await run.call_model(contract, variables, messages, tools)
         output = _checked(contract, response, plain_text=run.makes_reply)
@@ -195,15 +201,18 @@ class HO1Executor:
         messages: list[Message],
         tools: Toolset,
         calls: ToolCalls,
-    ) -> PromptResponse:
-        """Returns the model's last answer, after running the tools that it asked for.
+    ) -> PromptResponse | WaitingCalls:
+        """Returns the model's last answer, after running the tools that it asked for, or the calls that have to wait.
 
         Appends each answer and each tool result to `messages`, except the last answer. After `turn_limit` answers with tool
         calls, or when the budgets leave no room for another, the model is called once more without tools.
         """
         rounds, choice, resumption = run.limits.turn_limit, run.limits.tool_choice, run.work_order.resumption
         if resumption is not None:
-            messages += await resumed_messages(calls, resumption)
+            resumed = await resumed_messages(calls, resumption)
+            if isinstance(resumed, WaitingCalls):
+                return resumed
+            messages += resumed
             rounds = rounds if tools.specs and run.tally.has_room else 0
         for _ in range(rounds):
             if calls.pages.has_more and ITEM_TOOL not in run.limits.allowed_tools:
@@ -215,6 +224,8 @@ class HO1Executor:
             messages.append(Message("assistant", response.text, tool_uses=response.tool_uses))
             before = calls.count
             outcomes = await calls.run(response.tool_uses, said=response.text)
+            if isinstance(outcomes, WaitingCalls):
+                return outcomes
             for call, (use, outcome) in enumerate(zip(response.tool_uses, outcomes, strict=True), before + 1):
                 messages.append(tool_message(calls, use, outcome, call))
             if calls.budget.is_over or not run.tally.has_room:

@@ -22,9 +22,9 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import LedgerReader
 from kitchener.plain_names import counted
 from kitchener.records import events
-from kitchener.records.entries import is_sealed
 from kitchener.records.ref import refs_in
 from kitchener.runtime.root_layout import index_dir
+from kitchener.sealed_values import is_sealed
 
 app = App(name="audit", help="Look for what should not be on record.")
 

@@ -41,7 +41,6 @@ from kitchener.records.entries import (
     WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
     WorkOrderPlannedPayload,
-    is_sealed,
     opened,
     payload_as,
 )
@@ -50,6 +49,7 @@ from kitchener.records.spoken import speaker_label
 from kitchener.runtime.admin.operations import EndSession
 from kitchener.runtime.administration import administer
 from kitchener.runtime.sealed_root import why_unreadable
+from kitchener.sealed_values import is_sealed
 from kitchener.tuning import BreakCause
 
 app = App(name="session", help="List, show, end, repair and move sessions.")

@@ -21,10 +21,10 @@ from kitchener.records.entries import (
     SealedText,
     TurnCompletedPayload,
     TurnStartedPayload,
-    is_sealed,
     payload_as,
 )
 from kitchener.runtime.queries.session_list import SessionInfo, session_info
+from kitchener.sealed_values import is_sealed
 
 _AGO = re.compile(r"([0-9]{1,6})([mhd])", re.ASCII)
 _UNITS_US: Final = {"m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}

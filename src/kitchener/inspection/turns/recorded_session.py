@@ -16,8 +16,9 @@ from kitchener.errors import CallerError, NotOnRecord, UnknownSession
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, is_sealed
+from kitchener.records.entries import CommonPayload
 from kitchener.runtime.sealed_root import why_unreadable
+from kitchener.sealed_values import is_sealed
 
 
 @dataclass(frozen=True, slots=True)

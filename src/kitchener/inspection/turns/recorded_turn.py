@@ -61,7 +61,7 @@ from kitchener.records.entries import (
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text, reply_text, told_reply, turn_text
 from kitchener.records.tokens import Estimator
-from kitchener.sealing import is_sealed
+from kitchener.sealed_values import is_sealed
 from kitchener.tuning import BreakCause
 
 _ENDS = (events.WO_CHAIN_COMPLETE, events.TURN_COMPLETED, events.TURN_ABORTED, events.WO_ABANDONED)

@@ -7,16 +7,9 @@ from typing import Final
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import (
-    SealedText,
-    TurnAbortedPayload,
-    TurnCompletedPayload,
-    TurnErrorMapping,
-    is_sealed,
-    opened,
-    payload_as,
-)
+from kitchener.records.entries import SealedText, TurnAbortedPayload, TurnCompletedPayload, TurnErrorMapping, opened, payload_as
 from kitchener.records.spoken import told_reply
+from kitchener.sealed_values import is_sealed
 
 _OPEN: Final = "not ended: it runs, or a crash cut it off"
 _WORDLESS: Final = "(no text)"

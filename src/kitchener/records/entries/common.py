@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict, TypeVar, cast
 
+from kitchener.sealed_values import is_sealed
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """Any JSON value."""
 
@@ -49,11 +51,6 @@ def text_of(value: object) -> str:
     if isinstance(value, str):
         return value
     return ERASED if is_sealed(value) else ""
-
-
-def is_sealed(value: object) -> bool:
-    """Whether a value is sealed and could not be opened."""
-    return isinstance(value, Mapping) and "$sealed" in value
 
 
 def opened(value: T | Sealed) -> T | None:

@@ -35,7 +35,7 @@ from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_by
 from kitchener.runtime.root_layout import LedgerName, ledger_ids
-from kitchener.sealing import MARK, is_sealed
+from kitchener.sealed_values import MARK, is_sealed
 from kitchener.small_files import read_regular, sync_directory, write_private
 
 FORMAT: Final = "kitchener-session/1"

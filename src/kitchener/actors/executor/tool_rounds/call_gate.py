@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kitchener.actors.tools.results import ToolOutcome
@@ -32,17 +32,13 @@ REFUSED_AFTER_UNTRUSTED: Final = (
 """The error of a call of `deny_after_untrusted`."""
 
 
-class WorkOrderDeferred(Exception):
-    """Ends the work order as deferred. The executor catches it and returns the work order with its requests.
+@dataclass(frozen=True, slots=True)
+class WaitingCalls:
+    """The calls of a round that wait for a person or a client. They end the work order as deferred."""
 
-    Args:
-        requests: the calls that wait
-        said: what the model wrote beside them
-    """
-
-    def __init__(self, requests: Sequence[ApprovalRequest], said: str = "") -> None:
-        self.requests, self.said = tuple(requests), said
-        super().__init__(f"{len(self.requests)} tool calls wait for an answer")
+    requests: tuple[ApprovalRequest, ...]
+    said: str = ""
+    """What the model wrote beside them."""
 
     @property
     def waits_for_client(self) -> bool:

@@ -14,7 +14,7 @@ from kitchener.actors.executor.shown_results import ShownResult
 from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
 from kitchener.actors.executor.tool_rounds.call_gate import (
     CallGate,
-    WorkOrderDeferred,
+    WaitingCalls,
     question_mapping,
     questions_in,
     requests_for,
@@ -71,8 +71,10 @@ class ToolCalls:
 
     async def run(
         self, asked: Sequence[ToolUse], answers: Mapping[int, ApprovalAnswer] | None = None, said: str = ""
-    ) -> list[ToolOutcome]:
+    ) -> list[ToolOutcome] | WaitingCalls:
         """Makes and records tool calls and returns their outcomes in the same order.
+
+        If calls have to wait for a person or a client, it returns those instead. The calls before the first of them have run.
 
         Consecutive read-only calls run in parallel, at most `parallel_tools` at a time. First their starts and then their
         outcomes are recorded, in the order of the calls. A failure of a tool is part of its outcome, never an exception.
@@ -81,9 +83,6 @@ class ToolCalls:
             asked: the calls that the model asked for
             answers: the answers of a person or a client to some of the calls, by position; None: nobody was asked
             said: what the model wrote beside them
-
-        Raises:
-            WorkOrderDeferred: a person or a client has to be asked; the calls before the first one that waits have run
         """
         first, answers, outcomes = self.count + 1, answers or {}, list[ToolOutcome]()
         uses = [(use.tool_id, use.arguments) for use in asked]
@@ -103,7 +102,7 @@ class ToolCalls:
                 break
         if waiting or questions_in(outcomes):
             of_client = self._run.limits.client_tools
-            raise WorkOrderDeferred(requests_for(uses, first, waiting, questions_in(outcomes), of_client), said)
+            return WaitingCalls(tuple(requests_for(uses, first, waiting, questions_in(outcomes), of_client)), said)
         return outcomes
 
     async def _begin(self, tool_id: str, arguments: Mapping[str, object], progress: ProgressQueue | None) -> "_BegunCall":

@@ -6,6 +6,7 @@ says which part of a result is shown stands outside the delimiters, so that no u
 """
 
 from kitchener.actors.executor.packs import fence
+from kitchener.actors.executor.tool_rounds.call_gate import WaitingCalls
 from kitchener.actors.executor.tool_rounds.result_pages import NOT_TRUSTED
 from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
 from kitchener.actors.tools.results import ToolOutcome
@@ -30,11 +31,10 @@ def tool_message(calls: ToolCalls, use: ToolUse, outcome: ToolOutcome, call: int
     return Message("tool", shown.around(text), tool_use_id=use.use_id, tool_id=use.tool_id)
 
 
-async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Message]:
+async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Message] | WaitingCalls:
     """Makes or refuses the calls of a deferred tool loop that waited, and returns the loop's messages.
 
-    Raises:
-        WorkOrderDeferred: a call has to wait for a person again
+    Returns the calls that have to wait for a person again instead, if there are any.
     """
     *earlier, last = resumption.rounds
     messages = list[Message]()
@@ -44,6 +44,8 @@ async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Mes
     uses = [last.uses[each.place] for each in resumption.pending]
     answers = {at: each.answer for at, each in enumerate(resumption.pending) if each.answer is not None}
     outcomes = await calls.run(uses, answers)
+    if isinstance(outcomes, WaitingCalls):
+        return outcomes
     for call, (each_pending, use, outcome) in enumerate(zip(resumption.pending, uses, outcomes, strict=True), 1):
         shown[each_pending.place] = tool_message(calls, use, outcome, call)
     return [*messages, Message("assistant", last.text, tool_uses=last.uses), *[shown[place] for place in sorted(shown)]]

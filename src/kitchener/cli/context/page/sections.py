@@ -19,7 +19,8 @@ from kitchener.inspection.turns.turn_end import current, shown_reply
 from kitchener.inspection.turns.turn_reasons import visibility_changes
 from kitchener.plain_names import counted
 from kitchener.records import events
-from kitchener.records.entries import TurnCompletedPayload, is_sealed
+from kitchener.records.entries import TurnCompletedPayload
+from kitchener.sealed_values import is_sealed
 
 MOST_ROWS: Final = 500
 """Most rows of one table. The items left out grow with the session; `--json` lists all of them."""
