@@ -15,16 +15,16 @@ from kitchener.cli.config.toml import meaning, toml_value
 from kitchener.cli.exits import OK
 from kitchener.cli.terminal.output import print_text
 from kitchener.cli.terminal.written_files import write_whole
-from kitchener.config import ApprovalConfig, HO2Config, LedgerConfig, RouterConfig, RuntimeConfig, Settings, address_problem
+from kitchener.config import ApprovalConfig, HO2Config, RouterConfig, RuntimeConfig, Settings, address_problem
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import DEFAULT_FILE
 
 _WIDTH: Final = 120
 
 _HEAD: Final = """\
-# The settings of Kitchener that matter. A line that begins with `# key =` shows a default, or an example where nothing is
-# set; remove the `#` to change it. `kitchener config schema` lists all settings, and `kitchener config check` checks this file.
-# An environment variable such as KITCHENER_LEDGER__DURABILITY=os overrides it.
+# The ten settings of Kitchener that matter. `kitchener config schema` lists all others, and `kitchener config check` checks
+# this file. An environment variable such as KITCHENER_LEDGER__DURABILITY=os overrides it. To use a line that begins with
+# `# key =`, which is an example, remove its `#`.
 """
 
 _LOCAL: Final = """\
@@ -141,10 +141,6 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
     parts = [
         _HEAD,
         *_setting(RuntimeConfig, "plane_root", ".kitchener"),
-        "[ledger]",
-        *_setting(LedgerConfig, "seal"),
-        *_setting(LedgerConfig, "keyring", example=".kitchener.keys"),
-        *_setting(LedgerConfig, "signing_key", example="keys/signing.pem"),
         "[router]",
         *_setting(RouterConfig, "default_provider", chosen),
         *_comment(RouterConfig, "providers"),
@@ -158,8 +154,6 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         *_setting(HO2Config, "context_mode", "enforce"),
         *_setting(HO2Config, "intent_mode", "classified"),
         *_setting(HO2Config, "continue_after_close", "reopen"),
-        *_setting(HO2Config, "recent_turns"),
-        *_setting(HO2Config, "repeated_failure_policy", "defer"),
         "[agents.ADMIN.approval]",
         *_setting(ApprovalConfig, "after_untrusted", "ask"),
         _SERVER,
@@ -167,18 +161,12 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
     return "\n".join(parts)
 
 
-def _setting(
-    model: type[Settings], key: str, active: str | bool | int | list[str] | None = None, *, example: str | None = None
-) -> Iterator[str]:
-    """The lines of one setting: its meaning, then a value, or its default or an example as a comment."""
+def _setting(model: type[Settings], key: str, value: str | bool | list[str]) -> Iterator[str]:
+    """The lines of one setting: its meaning, then its value, with the default where that is another."""
     yield from _comment(model, key)
     default = model.model_fields[key].get_default(call_default_factory=True)
-    if active is not None:
-        unset = "unset by default" if default is None else f"default: {toml_value(default)}"
-        yield f"{key} = {toml_value(active)}" + (f"  # {unset}" if active != default else "")
-    else:
-        shown = f"{toml_value(example)}  # unset by default" if default is None else toml_value(default)
-        yield f"# {key} = {shown}"
+    unset = "unset by default" if default is None else f"default: {toml_value(default)}"
+    yield f"{key} = {toml_value(value)}" + (f"  # {unset}" if value != default else "")
     yield ""
 
 
