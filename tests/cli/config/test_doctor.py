@@ -11,6 +11,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from kitchener.cli.terminal.file_problem import file_problem
+from kitchener.clock import SystemClock
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
 from tests.cli.conftest import Cli
 from tests.gateway.fake_server import Answer, fake_server
@@ -128,6 +129,33 @@ def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(cli: Cli, monkeypa
         assert "environment: ALL_PROXY: is a SOCKS proxy, which cannot be used: set it to an HTTP proxy" in told
         assert "list model.example in NO_PROXY" in told
         assert "secret-word" not in told
+
+
+def test_tools_that_cannot_be_imported_fail(cli: Cli, tmp_path: Path) -> None:
+    """Regression: only `config check` and the first chat said so."""
+    settings = tmp_path / "kitchener.toml"
+    settings.write_text('[agents.ADMIN]\ntools = ["beside_the_settings:double"]\n', encoding="utf-8")
+    outcome = cli("doctor")
+    assert outcome.code == 1
+    assert "fail  references" in outcome.out
+    assert "beside_the_settings" in outcome.out
+    (tmp_path / "beside_the_settings.py").write_text(
+        'from kitchener import tool\n@tool(read_only=True)\ndef double(n: int) -> int:\n    """Twice."""\n    return 2 * n\n',
+        encoding="utf-8",
+    )
+    assert "ok    references" in cli("doctor").out
+
+
+def test_a_ledger_that_is_ahead_of_the_clock_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: it was told as ok, and no runtime opened."""
+    assert cli("chat", "--subject", "ada", stdin=b"hello").code == 0
+    assert cli("doctor").code == 0
+    right = SystemClock.time_us
+    monkeypatch.setattr(SystemClock, "time_us", lambda clock: right(clock) - 7_200_000_000)
+    for command in ("doctor", "chat"):
+        outcome = cli(command, stdin=b"hello")
+        assert outcome.code == 1
+        assert "ahead of the clock; set the clock right" in outcome.out + outcome.err
 
 
 def _embeddings(settings: str) -> None:

@@ -27,6 +27,7 @@ from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.output import print_json, print_text
+from kitchener.clock import SystemClock
 from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
@@ -34,10 +35,12 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.disk.manifests import folder_of
 from kitchener.ledger.verify.checkpoint import read_checkpoint
+from kitchener.ledger.write.stamper import check_last
 from kitchener.media.content_store import FOLDER
 from kitchener.plain_names import counted, shown_path
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest
+from kitchener.runtime.agent import check_tools
 from kitchener.runtime.content_check import check_content
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
 from kitchener.runtime.root_layout import LedgerName, index_dir, keyring_dir, supervisors_ledgers
@@ -88,10 +91,10 @@ def doctor(
 ) -> int:
     """Check this machine, the settings and the ledgers.
 
-    Looks at versions, settings, API keys, the subjects' keys, the file system under the root (locks, and how long a sync
-    takes), at each ledger's head and holder, and at how many of the newest turns found a full queue. Where a process has the
-    root open and listens, also at its queues. Works while a server runs. Changes nothing but a temporary file, and
-    calls providers and MCP servers only with `--probe`. Exits with 1 where something fails.
+    Looks at versions, settings, the modules of tools, API keys, the subjects' keys, the file system under the root (locks,
+    and how long a sync takes), at each ledger's head and holder, and at how many of the newest turns found a full queue.
+    Where a process has the root open and listens, also at its queues. Works while a server runs. Changes nothing but a
+    temporary file, and calls providers and MCP servers only with `--probe`. Exits with 1 where something fails.
 
     For example:
 
@@ -101,7 +104,7 @@ def doctor(
     """
     findings, queues = list(_versions()), None
     try:
-        loaded = options.load()
+        loaded = options.load_importing()
     except ConfigError as error:
         findings.append(Finding("settings", "fail", str(error)))
     else:
@@ -162,8 +165,9 @@ def _settings(loaded: LoadedConfig) -> Iterator[Finding]:
 def _references(loaded: LoadedConfig) -> Finding:
     def check(checked: LoadedConfig) -> None:
         check_config(checked.config, source=checked.source)
+        check_tools(checked.config, checked.source)
 
-    return _checked("references", check, loaded, "routes, agent classes and keys exist")
+    return _checked("references", check, loaded, "routes, agent classes, tools and keys exist")
 
 
 def _checked(what: str, check: Callable[[LoadedConfig], None], loaded: LoadedConfig, fine: str) -> Finding:
@@ -305,6 +309,8 @@ async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Fi
     try:
         async with places.reader(agent_class, name) as reader:
             seq, chain_hash = reader.head() if reader is not None else (0, "")
+            for newest in await reader.last() if reader is not None else ():
+                check_last(newest.ledger_id, newest.timestamp, SystemClock().time_us(), places.config.ledger)
         signed = await anyio.to_thread.run_sync(read_checkpoint, path)
     except KitchenerError as error:
         return Finding(what, "fail", str(error))

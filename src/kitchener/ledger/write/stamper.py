@@ -7,6 +7,26 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerClockError
 
 
+def check_last(ledger_id: str, last: str, now_us: int, config: LedgerConfig) -> None:
+    """Refuses a clock that is behind a ledger's last entry.
+
+    Args:
+        ledger_id: the ledger's name, for the error
+        last: the last entry's ISO time
+        now_us: the clock's reading, microseconds since the Unix epoch
+        config: how far ahead the entry may be
+
+    Raises:
+        LedgerClockError: the entry lies further in the future
+    """
+    ahead = to_us(datetime.fromisoformat(last)) - now_us
+    if ahead > config.max_clock_jump_s * 1_000_000 and not config.accept_clock_jump:
+        raise LedgerClockError(
+            f"{ledger_id}: its last entry is dated {last}, {ahead // 1_000_000} s ahead of the clock; set the clock right,"
+            " or set accept_clock_jump of [ledger] for one run to date further entries from then on"
+        )
+
+
 class Stamper:
     """Gives each entry of one ledger its timestamp.
 
@@ -31,12 +51,8 @@ class Stamper:
         self.last = iso(self._last_us)
         # The last accepted clock reading, and the monotonic time when it was read.
         self._accepted_us, self._elapsed_us = clock.time_us(), elapsed_us()
-        ahead = self._last_us - self._accepted_us
-        if ahead > self._max_jump_us and not self._accepts_jumps:
-            raise LedgerClockError(
-                f"{ledger_id}: its last entry is dated {last}, {ahead // 1_000_000} s ahead of the clock; set the clock right,"
-                " or set accept_clock_jump of [ledger] for one run to date further entries from then on"
-            )
+        if last:
+            check_last(ledger_id, last, self._accepted_us, config)
 
     def stamp(self) -> str:
         """The ISO time of the next entry.
