@@ -19,11 +19,16 @@ from kitchener.records import events
 from kitchener.records.embedding import Similarity
 from kitchener.records.entries import (
     DegradationPayload,
+    ModelCallPayload,
     ProjectionPayload,
+    ToolCallPayload,
     ToolDefinition,
+    ToolStartedPayload,
+    WorkOrderFailedPayload,
     WorkOrderPlannedPayload,
     opened,
     payload_as,
+    text_of,
 )
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
@@ -149,7 +154,7 @@ class RecordedGateway:
     def _about(self, request: PromptRequest) -> tuple[str, str, str | None]:
         turn = self._tape.turn
         for entry in turn.of_type(events.LLM_CALL) if turn is not None else ():
-            if entry.entity_id == request.wo_id and entry.payload["call"] == request.call:
+            if entry.entity_id == request.wo_id and payload_as(ModelCallPayload, entry.payload)["call"] == request.call:
                 return entry.entry_type, entry.entity_id, entry.entry_id
         return events.LLM_CALL, request.wo_id, None
 
@@ -160,8 +165,8 @@ class RecordedGateway:
         if request.call in direct_calls(self._tape, request.wo_id):
             return WorkOrderFailed("PROVIDER", "a direct call failed, as recorded")
         for entry in self._tape.turn.of_type(events.WO_FAILED):
-            error = entry.payload.get("error") or {}
-            if entry.entity_id == request.wo_id and error.get("reason") in _FROM_OUTSIDE:
+            error = opened(payload_as(WorkOrderFailedPayload, entry.payload).get("error"))
+            if entry.entity_id == request.wo_id and error is not None and error["reason"] in _FROM_OUTSIDE:
                 return WorkOrderFailed(error["reason"], error["detail"], error.get("provider_reason"))
         return None
 
@@ -242,16 +247,17 @@ class RecordedTools(ToolRegistry):
         turn = self._tape.turn
         found = turn.of_type(events.TOOL_STARTED, events.TOOL_CALL) if turn is not None else []
         own = [entry for entry in found if entry.entity_id == call.wo_id]
-        numbers = [each.payload["call"] for each in own if each.payload.get("idempotency_key") == call.idempotency_key]
+        starts = (payload_as(ToolStartedPayload, each.payload) for each in own if each.entry_type == events.TOOL_STARTED)
+        numbers = [each["call"] for each in starts if each.get("idempotency_key") == call.idempotency_key]
         for entry in own:
-            if entry.entry_type == events.TOOL_CALL and entry.payload["call"] in numbers:
-                payload = entry.payload
-                nested = payload.get("nested_cost")
+            payload = payload_as(ToolCallPayload, entry.payload)
+            if entry.entry_type == events.TOOL_CALL and payload["call"] in numbers:
+                error, nested = payload.get("error"), payload.get("nested_cost")
                 cost = Cost.of(nested) if nested is not None else None
                 asked = opened(payload.get("question"))
                 return ToolOutcome(
                     result=payload.get("result"),
-                    error=payload.get("error"),
+                    error=text_of(error) if error is not None else None,
                     question=ToolQuestion.of(asked) if asked is not None else None,
                     nested_cost=cost,
                     nested_turns=payload.get("nested_turns", ()),
@@ -302,8 +308,9 @@ class RecordedExecutor:
         degraded = (payload_as(DegradationPayload, each.payload) for each in self._tape.of_turn(events.DEGRADATION))
         if not any(each.get("component") == "HO1" and each.get("wo_id") == wo_id for each in degraded):
             return None
-        errors = (each.payload.get("error") for each in self._tape.of_turn(events.WO_FAILED) if each.entity_id == wo_id)
-        return failing_again(next((error["detail"] for error in errors if isinstance(error, dict)), ""))
+        failed = (each.payload for each in self._tape.of_turn(events.WO_FAILED) if each.entity_id == wo_id)
+        errors = (opened(payload_as(WorkOrderFailedPayload, each).get("error")) for each in failed)
+        return failing_again(next((error["detail"] for error in errors if error is not None), ""))
 
 
 class RecordedDirectCall:

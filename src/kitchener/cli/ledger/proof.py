@@ -31,7 +31,13 @@ from kitchener.memory.recorded_signals import stored_signals, turn_of_signals
 from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.records import events
-from kitchener.records.entries import ProjectionPayload, payload_as
+from kitchener.records.entries import (
+    ProjectionPayload,
+    SignerDeclaredPayload,
+    TurnStartedPayload,
+    WorkOrderPlannedPayload,
+    payload_as,
+)
 from kitchener.replaying.recorded.sources import entries_of_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
@@ -350,22 +356,22 @@ class _TurnSelection:
                 seqs.add(entry.seq)
             if is_mine and entry.entry_type == events.TURN_STARTED:
                 is_known = True
-                self._namespace = memory_namespace(self._agent_class, entry.payload["subject_id"])
-                self._config_hash = entry.payload.get("config_hash", "")
-                self._brought = [entry.payload[each] for each in ("output_schema", "client_tools") if each in entry.payload]
-                resumes = entry.payload.get("resumes") or {}
-                wanted.update(resumes.get("approval_ids", ()))
-                self._loop = frozenset(resumes.get("loop", ()))
-                self._overlays_position = entry.payload.get("read_positions", {}).get(OVERLAYS)
-            if entry.entry_type in (
-                events.APPROVAL_REQUESTED,
-                events.APPROVAL_RESOLVED,
-            ):  # of the turn or of its loop
+                started = payload_as(TurnStartedPayload, entry.payload)
+                self._namespace = memory_namespace(self._agent_class, started["subject_id"])
+                self._config_hash = started.get("config_hash", "")
+                brought = (started.get("output_schema"), started.get("client_tools"))
+                self._brought = [each for each in brought if each is not None]
+                if (resumes := started.get("resumes")) is not None:
+                    wanted.update(resumes["approval_ids"])
+                    self._loop = frozenset(resumes["loop"])
+                self._overlays_position = started.get("read_positions", {}).get(OVERLAYS)
+            if entry.entry_type in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED):  # of the turn or of its loop
                 approvals.setdefault(entry.entity_id, set()).add(entry.seq)
                 wanted.update([entry.entity_id] if is_mine else ())
             has_ended = has_ended or (is_mine and entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED))
             if is_mine and entry.entry_type == events.WO_PLANNED:
-                self._artifacts.update((entry.payload.get("attention") or {}).get("biases", ()))
+                attention = payload_as(WorkOrderPlannedPayload, entry.payload).get("attention")
+                self._artifacts.update(attention.get("biases", ()) if attention is not None else ())
         if not is_known:
             raise KitchenerError(
                 f"session {self.session_id} has no turn {self.turn_id}; `kitchener session show` lists those it has"
@@ -404,7 +410,8 @@ class _TurnSelection:
 
     async def declarations(self, reader: LedgerReader) -> set[int]:
         """The newest entries of HO2m that declare `signers`."""
-        seqs = {entry.payload["signer"]: entry.seq async for entry in reader.read(key=events.SIGNERS_KEY)}
+        declared = reader.read(key=events.SIGNERS_KEY)
+        seqs = {payload_as(SignerDeclaredPayload, entry.payload)["signer"]: entry.seq async for entry in declared}
         if unknown := self.signers - seqs.keys():
             raise SigningError(
                 f"{self.turn_id} has projections signed by {', '.join(sorted(unknown))}, whose public key is not on record;"
