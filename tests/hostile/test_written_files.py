@@ -42,9 +42,7 @@ def make_everything(cli: Cli, directory: Path) -> None:  # noqa: F811
     assert cli("ledger", "key", "--new", "keys/signing.pem").code == 0
     assert cli("init").code == 0
     settings = directory / "kitchener.toml"
-    settings.write_text(
-        settings.read_text().replace("[ledger]", '[ledger]\nkeyring = "keyring"\nsigning_key = "keys/signing.pem"', 1)
-    )
+    settings.write_text(f'{settings.read_text()}\n[ledger]\nkeyring = "keyring"\nsigning_key = "keys/signing.pem"\n')
     assert cli("run", path, "-o", "results.jsonl").code == 0
     turn = read_lines(directory / "results.jsonl")[0]["turn_id"]
     assert cli("ledger", "checkpoint").code == 0
