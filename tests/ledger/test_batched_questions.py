@@ -2,14 +2,19 @@
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
 
+from kitchener.errors import LedgerDamaged
+from kitchener.ledger import StoredEntry
 from kitchener.ledger.batched_questions import BatchedQuestions
+from kitchener.ledger.reads import Entries
+from tests.ledger.support import fact, numbers, open_ledger
 
 
 class Thread:
@@ -36,7 +41,7 @@ class Thread:
 def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Thread]:
     found, run_sync = Thread(), anyio.to_thread.run_sync
 
-    async def counted(call: Callable[..., object], *arguments: object, limiter: anyio.CapacityLimiter) -> object:
+    async def counted(call: Callable[..., object], *arguments: object, limiter: anyio.CapacityLimiter | None = None) -> object:
         found.calls += 1
         return await run_sync(call, *arguments, limiter=limiter)
 
@@ -159,3 +164,63 @@ async def test_who_is_cancelled_while_another_read_has_the_thread_makes_no_call(
             await anyio.wait_all_tasks_blocked()
     assert found == [6]
     assert not thread.begun.is_set()
+
+
+async def test_reads_of_many_conversations_at_once_share_calls(tmp_path: Path, thread: Thread) -> None:
+    """Otherwise the first turns of many conversations wait for one another while the event loop is busy."""
+    async with open_ledger(tmp_path / "l.jsonl") as ledger:
+        for number in range(100):
+            await ledger.write(fact(number + 1, session_id=f"SES-{number:08x}"))
+        await ledger.commit()
+        before, found = thread.calls, dict[int, list[int]]()
+
+        async def read(number: int) -> None:
+            found[number] = await numbers(ledger.read(session_id=f"SES-{number:08x}"))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(100):
+                tasks.start_soon(read, number)
+        assert found == {number: [number + 1] for number in range(100)}
+        assert thread.calls - before < 25
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_loop_that_goes_on_after_a_timeout_misses_no_entry_and_no_failure(
+    tmp_path: Path, thread: Thread, fails: bool
+) -> None:
+    async with open_ledger(tmp_path / "l.jsonl") as ledger:
+        for number in range(3):
+            await ledger.write(fact(number))
+        stored = [entry async for entry in ledger.read()]
+
+    failure = LedgerDamaged("l.jsonl", line=2, offset=0, field="", expected="", found="")
+    reads, scope = BatchedQuestions(anyio.CapacityLimiter(1)), anyio.CancelScope()
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def found() -> Iterator[StoredEntry]:
+        yield stored[0]
+        begun.set()
+        goes_on.wait(10)
+        if fails:
+            raise failure
+        yield from stored[1:]
+
+    entries, got = Entries(found(), reads.ask), list[StoredEntry]()
+
+    async def read() -> None:
+        with scope:
+            got.append(await anext(entries))
+
+    async with anyio.create_task_group() as tasks, held(reads, thread):
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        thread.goes_on.set()  # the same call goes on with the read
+        while not begun.is_set():  # noqa: ASYNC110  a thread sets it
+            await anyio.sleep(0.001)
+        scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        goes_on.set()
+    for _ in range(2):
+        with pytest.raises(LedgerDamaged) if fails else nullcontext():
+            got.extend([entry async for entry in entries])
+    assert got == ([] if fails else stored)

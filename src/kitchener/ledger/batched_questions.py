@@ -1,7 +1,7 @@
 """Answers short blocking questions of many tasks in few calls of a worker thread.
 
-While the event loop is busy, each call waits for the interpreter lock. If many conversations begin at once, their look-ups
-would wait for one another, so the waiting ones share a call. This module does not know what the questions ask.
+While the event loop is busy, each call waits for the interpreter lock. If many conversations begin at once, their look-ups and
+reads would wait for one another, so the waiting ones share a call. This module does not know what the questions ask.
 """
 
 from collections import deque

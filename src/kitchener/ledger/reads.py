@@ -98,34 +98,42 @@ class Entries(AsyncIterator[StoredEntry]):
     """Reads entries in small batches as a loop asks for them. A caller may stop at any time.
 
     Not an async generator, because a caller that stops early would have to close it.
+
+    Args:
+        entries: finds the entries; its steps block
+        run: runs a step in the ledger's thread, one at a time
     """
 
-    def __init__(
-        self, entries: Iterator[StoredEntry], run: Callable[[Callable[[], list[StoredEntry]]], Awaitable[list[StoredEntry]]]
-    ) -> None:
+    def __init__(self, entries: Iterator[StoredEntry], run: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
         self._entries, self._run = entries, run
         self._ready: deque[StoredEntry] = deque()
         self._done = False
+        self._failure: Exception | None = None
 
     async def __anext__(self) -> StoredEntry:
         if not self._ready:
             if not self._done:
-                self._ready.extend(await self._run(self._next_batch))
+                await self._run(self._read_batch)
             if not self._ready:
                 self._done = True
                 raise StopAsyncIteration
         return self._ready.popleft()
 
-    def _next_batch(self) -> list[StoredEntry]:
-        batch, size = [], 0
-        for entry in self._entries:
-            batch.append(entry)
-            size += len(entry.body)
-            if len(batch) >= _BATCH_ENTRIES or size >= _BATCH_BYTES:
-                break
-        else:
-            self._done = True
-        return batch
+    def _read_batch(self) -> None:
+        """Reads the next entries. They, or a failure, are kept here, for a loop that goes on after a timeout."""
+        if self._failure is not None:
+            raise self._failure
+        count = size = 0
+        try:
+            for entry in self._entries:
+                self._ready.append(entry)
+                count, size = count + 1, size + len(entry.body)
+                if count >= _BATCH_ENTRIES or size >= _BATCH_BYTES:
+                    return
+        except Exception as error:
+            self._failure = error
+            raise
+        self._done = True
 
 
 class LedgerReads(ABC):
@@ -139,7 +147,7 @@ class LedgerReads(ABC):
         self._index_keys = index_keys
         self._is_closed = False
         self._reads = anyio.CapacityLimiter(1)
-        self._short = BatchedQuestions(self._reads)
+        self._questions = BatchedQuestions(self._reads)
 
     @abstractmethod
     def _view(self, up_to_seq: int = NO_END) -> Callable[[], Snapshot | None]:
@@ -178,7 +186,7 @@ class LedgerReads(ABC):
         last = NO_END if up_to_seq is None else up_to_seq
         query = Query(session_id, entity_id, None if types is None else frozenset(types), key, after_seq or 0, last)
         found = _searched(self._view(last), query)
-        return Entries(found if limit is None else islice(found, limit), self._in_thread)
+        return Entries(found if limit is None else islice(found, limit), self._ask)
 
     async def last(self, *, session_id: str | None = None, key: str | None = None, limit: int = 1) -> list[StoredEntry]:
         """The newest `limit` entries of a session, of a key, or of the whole ledger, ascending."""
@@ -222,7 +230,7 @@ class LedgerReads(ABC):
         wanted = list(dict.fromkeys(keys))
         for each in wanted:
             self._check_key(each)
-        return await self._in_thread(self._question({each: [] for each in wanted}, lambda seen: seen.of_keys(wanted)))
+        return await self._seen({each: [] for each in wanted}, lambda seen: seen.of_keys(wanted))
 
     async def last_of(self, keys: Iterable[str]) -> dict[str, StoredEntry]:
         """The newest entry of each key, by key, found in one thread call. Keys without entries are left out."""
@@ -235,7 +243,7 @@ class LedgerReads(ABC):
 
     async def _seen(self, nothing: T, question: Callable[[Snapshot], T]) -> T:
         """The answer to a short question about the present entries; `nothing` if the ledger has no entry."""
-        return await self._short.ask(partial(self._unless_closed, self._question(nothing, question)))
+        return await self._ask(self._question(nothing, question))
 
     def _question(self, nothing: T, question: Callable[[Snapshot], T]) -> Callable[[], T]:
         view = self._view()
@@ -246,7 +254,12 @@ class LedgerReads(ABC):
 
         return answer
 
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """The answer to a short question, in a call that other waiting questions share."""
+        return await self._questions.ask(partial(self._unless_closed, question))
+
     async def _in_thread(self, action: Callable[[], T]) -> T:
+        """The result of a long action, in a call of its own."""
         return await anyio.to_thread.run_sync(partial(self._unless_closed, action), limiter=self._reads)
 
     def _unless_closed(self, action: Callable[[], T]) -> T:

@@ -4,14 +4,14 @@ An import brought the session's entries and all others that its turns could read
 the imported turns reads these entries only, because the turns did not see the other entries of this root.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry, at_origin
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
 from kitchener.ledger.index.query import EntrySearch, Query
-from kitchener.ledger.reads import Snapshot
+from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.records.events import IMPORTED_TYPES, imported_key, index_keys
 from kitchener.replaying.recorded.ledgers import RecordedLedgers
@@ -52,8 +52,8 @@ class _ImportedReader(LedgerReader):
     def __init__(
         self, reader: LedgerReader, holders: Sequence[StoredEntry], keys: IndexKeys | None, recorded: RecordedLedgers
     ) -> None:
-        self.path, self._index_keys, self._id = reader.path, keys, reader.ledger_id
-        self._is_closed, self._reads = False, reader._reads
+        LedgerReads.__init__(self, reader.path, keys)  # no file is read, so there is none to hand to the reader
+        self._id = reader.ledger_id
         opener = recorded.sealer.open if recorded.sealer is not None else None
         entries = (at_origin(holder, keys, opener) for holder in holders)
         self._entries = sorted(entries, key=lambda entry: entry.seq)
@@ -81,6 +81,9 @@ class _NoFiles(EntrySearch):
 
     def search(self, query: Query, end: Mark) -> Iterator[StoredEntry]:
         return iter(())
+
+    def of_keys(self, keys: Iterable[str], end: Mark) -> dict[str, list[StoredEntry]]:
+        return {key: [] for key in keys}
 
     def newest(self, query: Query, end: Mark, limit: int) -> list[StoredEntry]:
         return []
