@@ -56,8 +56,7 @@ from kitchener.runtime.root_layout import agent_of, index_dir, sealer_of, settin
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.signing import load_signer
-from kitchener.telemetry.chosen_telemetry import chosen_telemetry
-from kitchener.telemetry.port import Telemetry
+from kitchener.telemetry.port import Telemetry, chosen_telemetry
 
 _log = get_logger(__name__)
 

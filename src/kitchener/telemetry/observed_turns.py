@@ -15,8 +15,8 @@ from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
+from kitchener.actors.turn.reply import TurnOutcome
 from kitchener.actors.turn.runner import TurnRunner
-from kitchener.actors.turn.turn import TurnOutcome
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.lanes.askers import ids_of_turn
 from kitchener.ledger import LateLedgers, LedgerClient

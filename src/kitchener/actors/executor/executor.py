@@ -16,8 +16,7 @@ from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.executor.tool_rounds.call_gate import WaitingCalls
 from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
-from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
-from kitchener.actors.executor.tool_rounds.tool_messages import resumed_messages, tool_message
+from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls, resumed_messages, tool_message
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset

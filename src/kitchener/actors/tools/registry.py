@@ -21,8 +21,7 @@ from kitchener.actors.tools.progress_queue import last_of
 from kitchener.actors.tools.results import ToolOutcome, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
 from kitchener.actors.tools.tool_gates import ToolGates, refusal
-from kitchener.actors.tools.tool_job import ToolJob
-from kitchener.actors.tools.tool_threads import ToolThreads
+from kitchener.actors.tools.tool_job import ToolJob, ToolThreads
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.config import ToolLimits
 from kitchener.criteria import criterion_problem

@@ -29,8 +29,8 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.output_schema import OutputSchema
-from kitchener.records.turn import TurnError
-from kitchener.records.work_order import WorkOrder
+from kitchener.records.turn import TextRetracted, TurnError, UpdateListener
+from kitchener.records.work_order import WorkOrder, WorkOrderError
 
 REFUSED: Final = "the caller's model refuses the output: "
 """The start of a verdict's reason if the object fits its schema, but the caller's pydantic model refuses it."""
@@ -108,6 +108,18 @@ def instructions_of(
     if verdict is not None and verdict.refusal:
         instructions = told_refusal(instructions, fence(turn_id, verdict.refusal))
     return instructions
+
+
+async def as_rejected(
+    wo: WorkOrder, verdict: QualityGateResult, chain: WorkOrderChain, update: UpdateListener | None
+) -> WorkOrder:
+    """Records a rejected work order as failed, tells the caller that its text does not count, and returns it."""
+    if wo.state == "completed":  # otherwise the failure is already recorded
+        wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
+        await chain.record_failure(wo)
+    if update is not None:
+        await update(TextRetracted(wo.wo_id))
+    return wo
 
 
 async def apology_after(

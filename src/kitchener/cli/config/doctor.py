@@ -25,8 +25,7 @@ from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
-from kitchener.cli.terminal.file_problem import file_problem
-from kitchener.cli.terminal.output import print_json, print_text
+from kitchener.cli.terminal.output import file_problem, print_json, print_text
 from kitchener.clock import SystemClock
 from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError, ProviderError

@@ -17,11 +17,11 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_table, print_text, say
 from kitchener.errors import UnknownSession
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.prefix_breaks import break_text, read_breaks
 from kitchener.inspection.shown_text import UNREADABLE, short_time
 from kitchener.inspection.spending import Spending, in_all, read_spending
 from kitchener.inspection.turns.answered_calls import read_calls
 from kitchener.inspection.turns.turn_approvals import TurnApprovals, approvals_of
+from kitchener.inspection.turns.turn_breaks import break_text, read_breaks
 from kitchener.inspection.turns.turn_end import shown_reply
 from kitchener.ledger import StoredEntry
 from kitchener.plain_names import counted
