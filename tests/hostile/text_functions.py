@@ -73,7 +73,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.records.tools.client_tools._unbounded": "goes through tools; reading them is measured",
     "kitchener.runtime.portable.folder._manifest": "a file of which so many bytes are read at most",
     "kitchener.replaying.reruns._common": "goes through two texts once, side by side",
-    "kitchener.runtime.queries.spent_before._sessions_since": "compares times that the ledger gave",
+    "kitchener.runtime.queries.spent_since._sessions_since": "compares times that the ledger gave",
     "kitchener.sealing.key_files.KeyFiles.destroy": "one expression, which is measured",
     "kitchener.serve.access.request_subject.RequestSubjects._signed_for": "a library reads the token",
     "kitchener.small_files.write_private": "moves on in one buffer without a copy",

@@ -51,7 +51,7 @@ from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
 from kitchener.runtime.queries.approval_list import ApprovalInfo, list_approvals
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
-from kitchener.runtime.queries.spent_before import spent_since
+from kitchener.runtime.queries.spent_since import spent_since
 from kitchener.runtime.root_layout import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers

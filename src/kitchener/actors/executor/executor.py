@@ -34,7 +34,7 @@ from kitchener.records.prompt import Message, PromptGateway, PromptResponse, Too
 from kitchener.records.tools.deferred_loop import ApprovalRequest
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
-from kitchener.schemas.check_time import CHECK_TIME
+from kitchener.schemas.compiled_schemas import CHECK_TIME
 
 _REPAIR: Final = (
     "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"

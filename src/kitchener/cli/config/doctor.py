@@ -19,10 +19,8 @@ import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.cli.config.checked_keys import check_clients, check_signing_key
-from kitchener.cli.config.embeddings import look_at_embeddings
-from kitchener.cli.config.finding import Finding
+from kitchener.cli.config.findings import Finding, look_at_embeddings, look_at_mcp_servers
 from kitchener.cli.config.live_queues import read_queues
-from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.output import file_problem, print_json, print_text

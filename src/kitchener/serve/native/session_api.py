@@ -25,12 +25,18 @@ from kitchener.serve.answers.turn_answers import (
 )
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
 from kitchener.serve.native.event_feed import LAST_NUMBER, EventFeed
-from kitchener.serve.native.memory_calls import ForgottenLine, ForgottenSignal, MemoryCalls
 from kitchener.serve.native.message_calls import MessageCalls, NewMessage
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_calls import MAX_LISTED, NewSession, SessionCalls, SessionEnding
 from kitchener.serve.native.session_intents import IntentChangeBody, IntentRequests, NewIntent
-from kitchener.serve.native.subject_calls import ErasureCalls, OwnRights, SubjectErasure
+from kitchener.serve.native.subject_calls import (
+    ErasureCalls,
+    ForgottenLine,
+    ForgottenSignal,
+    MemoryCalls,
+    OwnRights,
+    SubjectErasure,
+)
 from kitchener.serve.native.turn_explanations import ExplanationCalls
 from kitchener.serve.operations_table import Answering, Parameter, Served
 from kitchener.serve.served_turns import ServedTurns

@@ -1,25 +1,70 @@
-"""Checks embeddings for `kitchener doctor`: whether the provider works, and whether recent turns had vectors."""
+"""Checks what Kitchener works with, for `kitchener doctor`: MCP servers, and embeddings with the vectors of recent turns.
+
+Each check gives findings. `doctor.py` has the checks of the machine, the settings and the root, and prints all of them.
+"""
 
 from collections import Counter
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple
 
 import anyio
+import anyio.to_thread
 
 from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.cancellation import is_own_failure
-from kitchener.cli.config.finding import Finding
 from kitchener.config import RuntimeConfig, shown_address
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.mcp.connection import library_of_protocol
+from kitchener.mcp.server import ServerReport
 from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import ProjectionPayload, payload_as
+from kitchener.runtime.tools.connected_servers import look_at_servers
 
+FindingState = Literal["ok", "warn", "fail"]
+"""Whether something is in order; a command with a `fail` exits with 1."""
 _LOOKED_AT: Final = 1_000
 """Newest entries of a context ledger that are searched for missing vectors."""
 _PROBE_S: Final = 20.0
 """Longest wait for a vector, seconds."""
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    what: str
+    state: FindingState
+    detail: str
+
+
+async def look_at_mcp_servers(config: RuntimeConfig, probe: bool) -> list[Finding]:
+    """Checks the configured servers. Returns no findings if there are none.
+
+    Args:
+        config: the settings
+        probe: whether to start or reach them
+    """
+    if not config.mcp:
+        return []
+    try:
+        await anyio.to_thread.run_sync(library_of_protocol)
+        if not probe:
+            return [Finding("mcp", "ok", f"{len(config.mcp)} servers, not asked")]
+        return list(_findings(await look_at_servers(config.mcp)))
+    except ConfigError as error:
+        return [Finding("mcp", "fail", error.expected)]
+
+
+def _findings(reports: list[ServerReport]) -> Iterator[Finding]:
+    for each in reports:
+        if each.state != "connected":
+            yield Finding("mcp", "fail", f"{each.label}: {each.problem}")
+        else:
+            tools = f"{each.label}: {each.server}, {len(each.tools)} tools"
+            left_out = f", {len(each.refused)} left out" if each.refused else ""
+            yield Finding("mcp", "warn" if each.refused else "ok", tools + left_out)
 
 
 async def look_at_embeddings(config: RuntimeConfig, probe: bool) -> list[Finding]:
