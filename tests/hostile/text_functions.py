@@ -31,7 +31,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.actors.authority.ranking.TurnRanking.rank": "goes through turns; their words are measured",
     "kitchener.actors.admission.content_checks.ContentChecks.checked": "hands the message on; checks of it are measured",
     "kitchener.actors.approval.approvals.Approvals.answer": "compares ids; splitting one is measured",
-    "kitchener.actors.executor.prompts._contract_file": "a file that the operator wrote",
+    "kitchener.actors.executor.contracts._contract_file": "a file that the operator wrote",
     "kitchener.actors.policy_identity.definition_hashes": "reads the library's own source",
     "kitchener.actors.sessions.context_provider.SessionContext.search_text": "goes through turns; the words are measured",
     "kitchener.actors.admission.idempotency.IdempotencyKeys.use": "waits for a turn, and compares the message once",

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
-from kitchener.actors.executor.prompts import sources_digest
+from kitchener.actors.executor.prompt_files import sources_digest
 from kitchener.canonical import canonical_digest, digest, parse_json
 from kitchener.config import HO2Config, HO3MemoryConfig, without_secrets
 from kitchener.small_files import read_regular

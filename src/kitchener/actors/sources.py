@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
 from kitchener.actors.executor.packs import shows_history
-from kitchener.actors.executor.prompts import prompt_sources
+from kitchener.actors.executor.prompt_files import prompt_sources
 from kitchener.actors.executor.reply_contract import direct_contract_of
 from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 import anyio.to_thread
 
-from kitchener.actors.executor.prompts import CompiledContract, Placed, PromptLibrary
+from kitchener.actors.executor.contracts import CompiledContract, Placed
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.sources import SourcesSealed
 from kitchener.canonical import canonical_bytes
 from kitchener.config import RuntimeConfig

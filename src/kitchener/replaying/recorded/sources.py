@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from kitchener.actors.attention.templates import AttentionTemplate
-from kitchener.actors.executor.prompts import PromptLibrary, PromptSource
+from kitchener.actors.executor.prompt_files import PromptSource
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import NOT_POLICY
 from kitchener.actors.sources import RequestSources, SourcesSealed, criteria_of, has_history, read_source, read_texts
 from kitchener.actors.tools.registry import ToolRegistry
