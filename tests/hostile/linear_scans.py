@@ -46,7 +46,7 @@ from kitchener.actors.tools.tool_gates import ToolGates
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.cli.app import build_app
 from kitchener.cli.config.init import init
-from kitchener.cli.context.page.request_rows import diff_lines
+from kitchener.cli.context.turn_page.request_rows import diff_lines
 from kitchener.cli.ledger.ledger import check_type
 from kitchener.cli.session.session_search import folded, moment_of
 from kitchener.cli.terminal.output import table_lines
@@ -71,8 +71,8 @@ from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import relayed_speakers
 from kitchener.context.lexical import words as lexical_words
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.context.lexical.questions import asks
+from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.offline import OfflineProvider
@@ -82,7 +82,7 @@ from kitchener.gateway.rules.classification import classify, speech_act
 from kitchener.gateway.rules.filled_object import filled
 from kitchener.gateway.rules.vocabulary import words_of
 from kitchener.inspection.shown_text import harmless
-from kitchener.ledger.audit import bundle_check as proof_check
+from kitchener.ledger.bundles import bundle_check as proof_check
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
@@ -101,9 +101,9 @@ from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.sources import imported_sources
 from kitchener.schemas.schema_steps import steps
 from kitchener.serve.agui.run_input import read_run
-from kitchener.serve.chat.chat_request import CONTINUE, ChatBody, SaidPair
-from kitchener.serve.chat.client_history import ClaimedHistory
-from kitchener.serve.chat.utility_calls import UtilityCalls
+from kitchener.serve.chat_completions.chat_request import CONTINUE, ChatBody, SaidPair
+from kitchener.serve.chat_completions.client_history import ClaimedHistory
+from kitchener.serve.chat_completions.utility_calls import UtilityCalls
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.responses.response_objects import turn_of_response
 from tests.hostile import wire

@@ -30,10 +30,10 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import ESTIMATORS
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import RecordedClock, RecordedGateway
-from kitchener.replaying.recorded.before_import import ledgers_before_import
-from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.recorded.routes import AnyRoute
-from kitchener.replaying.recorded.sources import read_sources
+from kitchener.replaying.on_record.before_import import ledgers_before_import
+from kitchener.replaying.on_record.ledgers import RecordedLedgers, open_recorded
+from kitchener.replaying.on_record.routes import AnyRoute
+from kitchener.replaying.on_record.sources import read_sources
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.replay_supervisors import run_turn
 from kitchener.replaying.session import Replays, replays_now

@@ -38,8 +38,8 @@ from kitchener.replaying.doubles import (
     recorded_client_tools,
     recorded_output,
 )
-from kitchener.replaying.recorded.routes import Routes
-from kitchener.replaying.recorded.sources import PresentSources
+from kitchener.replaying.on_record.routes import Routes
+from kitchener.replaying.on_record.sources import PresentSources
 from kitchener.replaying.replay_ledgers import ReplayLedgers
 from kitchener.replaying.tape import Tape, TurnTape, offers_any, policy_version_of, providers_of
 

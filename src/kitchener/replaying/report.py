@@ -9,7 +9,7 @@ import orjson
 
 from kitchener.plain_names import counted
 from kitchener.records.entries import NestedTurn
-from kitchener.replaying.recorded.sources import SourceChange
+from kitchener.replaying.on_record.sources import SourceChange
 
 _SHOWN: Final = 600
 """Characters of a value that a text shows."""

@@ -36,7 +36,7 @@ from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import TYPE_TAGS
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
-from kitchener.replaying.recorded.sources import RecordedSources
+from kitchener.replaying.on_record.sources import RecordedSources
 from kitchener.replaying.report import AS_ERASED, ReplayDivergence
 from kitchener.replaying.signatures import RecordedSigners
 

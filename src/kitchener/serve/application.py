@@ -26,21 +26,21 @@ from kitchener.serve.access.callers import Callers
 from kitchener.serve.access.guard import Draining, Guard
 from kitchener.serve.access.request_subject import RequestSubjects
 from kitchener.serve.agui.agui_door import AguiDoor
-from kitchener.serve.answers.chat_answers import ChatAnswer, ListedModelAnswer, ModelListAnswer
-from kitchener.serve.chat.chat_request import ChatBody
-from kitchener.serve.chat.completions import ChatDoor
-from kitchener.serve.chat.session_finder import SessionFinder
+from kitchener.serve.answer_models.chat_answers import ChatAnswer, ListedModelAnswer, ModelListAnswer
+from kitchener.serve.chat_completions.chat_request import ChatBody
+from kitchener.serve.chat_completions.completions import ChatDoor
+from kitchener.serve.chat_completions.session_finder import SessionFinder
 from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
 from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, process_families, runtime_families, server_families
 from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
-from kitchener.serve.page.page_files import page_routes
 from kitchener.serve.responses.input_items import InputItems
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
 from kitchener.serve.served_turns import ServedTurns
+from kitchener.serve.web_chat.page_files import page_routes
 from kitchener.telemetry.port import Telemetry
 
 _log = get_logger(__name__)

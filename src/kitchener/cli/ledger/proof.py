@@ -22,9 +22,9 @@ from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDam
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
-from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
-from kitchener.ledger.audit.bundle_check import ProofReport, verify_bundle
-from kitchener.ledger.audit.bundle_parts import BundleFault
+from kitchener.ledger.bundles.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
+from kitchener.ledger.bundles.bundle_check import ProofReport, verify_bundle
+from kitchener.ledger.bundles.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
 from kitchener.memory.recorded_signals import stored_signals, turn_of_signals
@@ -38,7 +38,7 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
-from kitchener.replaying.recorded.sources import entries_of_sources
+from kitchener.replaying.on_record.sources import entries_of_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 

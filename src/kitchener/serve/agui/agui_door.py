@@ -24,11 +24,11 @@ from kitchener.serve.access.request_names import SESSION_HEADER
 from kitchener.serve.agui.interrupts import given_answers, has_waiting, read_requested, session_of, waiting_calls
 from kitchener.serve.agui.run_events import RunEvents
 from kitchener.serve.agui.run_input import CONTINUED, RESUMED, AskedRun, RunInput, message_id, read_run
-from kitchener.serve.chat.asked_content import checked_content
-from kitchener.serve.chat.chat_chunks import told_of
-from kitchener.serve.chat.client_functions import read_functions
-from kitchener.serve.chat.client_outputs import going_on, session_of_outputs, waits_for
-from kitchener.serve.chat.session_finder import SessionFinder
+from kitchener.serve.chat_completions.asked_content import checked_content
+from kitchener.serve.chat_completions.chat_chunks import told_of
+from kitchener.serve.chat_completions.client_functions import read_functions
+from kitchener.serve.chat_completions.client_outputs import going_on, session_of_outputs, waits_for
+from kitchener.serve.chat_completions.session_finder import SessionFinder
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import Parameter, Served

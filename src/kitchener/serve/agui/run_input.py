@@ -12,8 +12,15 @@ from kitchener.actors.admission.requests import MAX_NAME
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
 from kitchener.records.tools.client_tools import ClientOutput
-from kitchener.serve.chat.chat_request import ATTACHED, MAX_MESSAGES, AnyParts, SaidPair, attached_file, joined_rounds
-from kitchener.serve.chat.client_functions import GivenOutputs, late_outputs, read_outputs
+from kitchener.serve.chat_completions.chat_request import (
+    ATTACHED,
+    MAX_MESSAGES,
+    AnyParts,
+    SaidPair,
+    attached_file,
+    joined_rounds,
+)
+from kitchener.serve.chat_completions.client_functions import GivenOutputs, late_outputs, read_outputs
 from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 

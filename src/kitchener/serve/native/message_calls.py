@@ -27,8 +27,8 @@ from kitchener.records.turn import (
     WorkOrderPlanned,
 )
 from kitchener.serve.access.guard import place_of
-from kitchener.serve.chat.asked_content import checked_content
-from kitchener.serve.chat.client_functions import ClientFunctions
+from kitchener.serve.chat_completions.asked_content import checked_content
+from kitchener.serve.chat_completions.client_functions import ClientFunctions
 from kitchener.serve.event_stream import EventStream, event, until_gone
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from kitchener.config import ServeConfig, ServeRight
 from kitchener.serve.access.guard import Draining
-from kitchener.serve.answers.session_answers import (
+from kitchener.serve.answer_models.session_answers import (
     DeclaredIntentAnswer,
     IntentListAnswer,
     SessionAnswer,
@@ -15,8 +15,8 @@ from kitchener.serve.answers.session_answers import (
     SpokenTurnsAnswer,
     StoppedAnswer,
 )
-from kitchener.serve.answers.subject_answers import ErasureAnswer, MemoryAnswer, MemoryChangeAnswer, OwnRightsAnswer
-from kitchener.serve.answers.turn_answers import (
+from kitchener.serve.answer_models.subject_answers import ErasureAnswer, MemoryAnswer, MemoryChangeAnswer, OwnRightsAnswer
+from kitchener.serve.answer_models.turn_answers import (
     ApprovalListAnswer,
     ResumedTurnAnswer,
     TurnAnswer,

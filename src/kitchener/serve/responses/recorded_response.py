@@ -13,8 +13,8 @@ from kitchener.records import events
 from kitchener.records.entries import ApprovalRequestedPayload, payload_as
 from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
 from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
-from kitchener.serve.answers.response_answers import ResponseStatus
-from kitchener.serve.chat.chat_chunks import told_of
+from kitchener.serve.answer_models.response_answers import ResponseStatus
+from kitchener.serve.chat_completions.chat_chunks import told_of
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.responses.response_objects import (
     CompletedFields,

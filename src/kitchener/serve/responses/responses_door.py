@@ -17,13 +17,13 @@ from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
-from kitchener.serve.chat.approval_answers import given_answer
-from kitchener.serve.chat.asked_content import checked_content
-from kitchener.serve.chat.chat_request import UTILITY
-from kitchener.serve.chat.client_functions import read_functions
-from kitchener.serve.chat.client_outputs import going_on, read_left, session_of_outputs, waits_for
-from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
-from kitchener.serve.chat.utility_calls import UtilityCalls
+from kitchener.serve.chat_completions.approval_answers import given_answer
+from kitchener.serve.chat_completions.asked_content import checked_content
+from kitchener.serve.chat_completions.chat_request import UTILITY
+from kitchener.serve.chat_completions.client_functions import read_functions
+from kitchener.serve.chat_completions.client_outputs import going_on, read_left, session_of_outputs, waits_for
+from kitchener.serve.chat_completions.session_finder import BY_KEY, SessionFinder
+from kitchener.serve.chat_completions.utility_calls import UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.native.event_feed import LAST_NUMBER
 from kitchener.serve.native.session_access import FoundSession, SessionAccess

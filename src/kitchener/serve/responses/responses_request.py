@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
-from kitchener.serve.chat.chat_request import (
+from kitchener.serve.chat_completions.chat_request import (
     MAX_MESSAGES,
     TEXT_PARTS,
     ChatBody,
@@ -23,8 +23,8 @@ from kitchener.serve.chat.chat_request import (
     schema_of,
     spoken_text,
 )
-from kitchener.serve.chat.client_functions import OUTPUT, GivenOutputs, late_outputs, read_outputs
-from kitchener.serve.chat.client_history import SpokenAnswer
+from kitchener.serve.chat_completions.client_functions import OUTPUT, GivenOutputs, late_outputs, read_outputs
+from kitchener.serve.chat_completions.client_history import SpokenAnswer
 from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 
