@@ -9,7 +9,6 @@ in `docs/replay.md`.
 
 import ast
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ from kitchener.actors.attention.templates import AttentionTemplate, load_templat
 from kitchener.actors.executor.prompt_files import sources_digest
 from kitchener.canonical import canonical_digest, digest, parse_json
 from kitchener.config import HO2Config, HO3MemoryConfig, without_secrets
-from kitchener.small_files import read_regular
+from kitchener.small_files import read_regular, replacing
 
 POLICY_PACKAGES: Final = ("kitchener.context",)
 """Packages whose modules all count as policy code."""
@@ -195,8 +194,8 @@ def kept_code_hash(sources: Sequence[str], compute: Callable[[Sequence[str]], st
     if known is None:
         known = compute(sources)
         if not sys.dont_write_bytecode:
-            with suppress(OSError):
-                _keep_code(file, {"sources": key, "code": known})
+            with suppress(OSError), replacing(file, 0o666) as draft:  # atomically: several processes may start at once
+                draft.write(json.dumps({"sources": key, "code": known}).encode())
     return known
 
 
@@ -209,16 +208,6 @@ def _kept_code(file: Path, key: str) -> str | None:
         return None
     code = kept.get("code")
     return code if isinstance(code, str) and _HASH.fullmatch(code) else None
-
-
-def _keep_code(file: Path, kept: dict[str, str]) -> None:
-    """Replaces the file atomically, because several processes may start at once."""
-    own = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        own.write_text(json.dumps(kept), encoding="utf-8")
-        own.replace(file)
-    finally:
-        own.unlink(missing_ok=True)
 
 
 __all__ = ["policy_identity"]

@@ -32,7 +32,6 @@ from kitchener.records.entries import (
     SourceKind,
     SourceRecordedPayload,
     ToolDefinition,
-    payload_as,
 )
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.tools.client_tools import ClientToolset
@@ -237,7 +236,7 @@ def _source_of(entries: Iterable[StoredEntry], kind: SourceKind, source_hash: st
     pieces: dict[int, str] = {}
     name, parts = "", 0
     for entry in entries:
-        payload = payload_as(SourceRecordedPayload, events.read_payload(entry.entry_type, entry.payload))
+        payload = events.read_as(SourceRecordedPayload, entry)
         if not isinstance(payload["text"], str):
             raise SourcesSealed(f"the source {payload['name']} ({source_hash}) is sealed, and its key is not at hand")
         pieces[payload["part"]] = payload["text"]

@@ -6,11 +6,12 @@ it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kitchener.errors import EventVersionError
 from kitchener.ids import anonymous_subject
 from kitchener.records import upgrades
+from kitchener.records.entries.common import P, payload_as
 
 VERSION: Final = 1
 """Written into every payload as `v`, but for the types in `VERSIONS`; absent reads as 1."""
@@ -214,7 +215,21 @@ UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
 """`(entry type, version)` to the function that turns such a payload into the next version's."""
 
 
-def read_payload(entry_type: str, payload: Mapping[str, object]) -> dict[str, Any]:
+class RecordedEntry(Protocol):
+    """An entry as a ledger gives it back."""
+
+    @property
+    def entry_type(self) -> str:
+        """Its type, one of the constants of this module."""
+        ...
+
+    @property
+    def payload(self) -> Mapping[str, object]:
+        """Its payload, as it was written."""
+        ...
+
+
+def read_payload(entry_type: str, payload: Mapping[str, object]) -> dict[str, object]:
     """Returns a stored payload in the current shape. Unknown fields are kept; payloads of unknown types are not changed.
 
     Raises:
@@ -232,18 +247,31 @@ def read_payload(entry_type: str, payload: Mapping[str, object]) -> dict[str, An
     return in_words(current)
 
 
-def in_words(payload: dict[str, Any]) -> dict[str, Any]:
+def read_as(shape: type[P], entry: RecordedEntry) -> P:
+    """Returns the payload of a stored entry in the current shape, typed as the shape of its entry type.
+
+    Args:
+        shape: the `TypedDict` of the entry's type, such as `TurnStartedPayload`
+        entry: the entry. What another program wrote may lack fields
+
+    Raises:
+        EventVersionError: a newer version of Kitchener wrote it
+    """
+    return payload_as(shape, read_payload(entry.entry_type, entry.payload))
+
+
+def in_words(payload: dict[str, object]) -> dict[str, object]:
     """Returns a payload of the memory with the words of its keyed signal ids. Without readable words it is not changed."""
     words = payload.get("words")
     return with_signals(payload, words) if isinstance(words, dict) and "namespace" in payload else payload
 
 
-def with_signals(payload: Mapping[str, object], ids: Mapping[str, str]) -> dict[str, Any]:
+def with_signals(payload: Mapping[str, object], ids: Mapping[str, str]) -> dict[str, object]:
     """Returns a payload of the memory with some signal ids replaced, in every field that names signals."""
-    found: dict[str, Any] = dict(payload)
+    found = dict(payload)
     for name in ("signal_id", "target"):
-        if name in found:
-            found[name] = ids.get(found[name], found[name])
+        if isinstance(stored := found.get(name), str):
+            found[name] = ids.get(stored, stored)
     if isinstance(sources := found.get("source_signal_ids"), list | tuple):
         found["source_signal_ids"] = [ids.get(each, each) for each in sources]
     if isinstance(signals := found.get("signals"), dict):

@@ -12,7 +12,7 @@ from typing import Final
 from kitchener.ledger import StoredEntry
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
-from kitchener.records.entries import ConsolidatedSignal, WorkOrderPlannedPayload, payload_as
+from kitchener.records.entries import ConsolidatedSignal, ModelCallPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.replaying.report import AS_ERASED
 from kitchener.replaying.tape import Tape, TurnTape
 
@@ -36,7 +36,8 @@ class Consolidation(TurnTape):
     @property
     def is_erased(self) -> bool:
         """Whether the model's answer can no longer be read."""
-        return any("text" not in entry.payload["response"] for entry in self.of_type(events.LLM_CALL))
+        calls = (payload_as(ModelCallPayload, entry.payload) for entry in self.of_type(events.LLM_CALL))
+        return any("text" not in call["response"] for call in calls)
 
     @property
     def is_replayable(self) -> bool:

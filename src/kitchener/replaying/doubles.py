@@ -63,7 +63,7 @@ class RecordedClock:
         return self._time_us
 
 
-def recorded_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
+def taped_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
     """The object that the caller of a turn wanted, with the recorded verdict of the caller's model; None: it wanted text.
 
     Also None if the schema cannot be read. The replay then diverges at the entry that names it.

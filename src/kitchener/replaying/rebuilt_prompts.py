@@ -280,9 +280,7 @@ class _Rebuild:
         calls: list[RecordedPrompt] = []
         for request in asked:
             entry = answered.get((request.wo_id, request.call))
-            payload = (
-                None if entry is None else payload_as(ModelCallPayload, events.read_payload(entry.entry_type, entry.payload))
-            )
+            payload = None if entry is None else events.read_as(ModelCallPayload, entry)
             parts = _parts_of(
                 request, replays.prompts.contract(request.contract_id), self._prompt_id, replays.recorded.agent.token_estimator
             )

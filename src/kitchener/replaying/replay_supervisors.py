@@ -36,7 +36,7 @@ from kitchener.replaying.doubles import (
     RecordedScores,
     RecordedTools,
     recorded_client_tools,
-    recorded_output,
+    taped_output,
 )
 from kitchener.replaying.on_record.routes import Routes
 from kitchener.replaying.on_record.sources import PresentSources
@@ -231,7 +231,7 @@ async def _run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> No
             deadline=anyio.current_time() + _DEADLINE_S,
             memory=started.get("memory", True),
             acceptance=tuple(opened(started.get("acceptance", ())) or ()),
-            output=recorded_output(tape, turn),
+            output=taped_output(tape, turn),
             resumes=resumes,
             client_tools=recorded_client_tools(tape, turn),
         )
@@ -245,7 +245,7 @@ async def _run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> No
         acceptance=opened(started.get("acceptance", ())) or (),
         speaker=opened(started.get("speaker")),
         parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
-        output=recorded_output(tape, turn),  # with the recorded judgement of the caller's own model
+        output=taped_output(tape, turn),  # with the recorded judgement of the caller's own model
         deadline=_DEADLINE_S,
         tool_choice=started.get("tool_choice", "auto"),
         client_tools=client_tools or (),  # as they were checked then

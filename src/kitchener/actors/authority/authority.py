@@ -46,7 +46,15 @@ from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
-from kitchener.records.entries import CommonPayload, ProjectionMode, SignerDeclaredPayload, TransitionStep, payload_as
+from kitchener.records.entries import (
+    CommonPayload,
+    ProjectionMode,
+    ShadowDecisionPayload,
+    SignerDeclaredPayload,
+    TransitionStep,
+    opened,
+    payload_as,
+)
 from kitchener.records.ref import Ref
 from kitchener.signing import Signer
 
@@ -138,10 +146,10 @@ class SessionThread:
 
     def apply_decision(self, entry: StoredEntry) -> None:
         """Applies a recorded decision of the shadow."""
-        decided = entry.payload.get("events")
-        for number, each in enumerate(decided if isinstance(decided, list) else ()):  # no list if the subject was erased
+        decision = payload_as(ShadowDecisionPayload, entry.payload)
+        for number, each in enumerate(opened(decision.get("events")) or ()):  # sealed if the subject was erased
             self.apply(each["entry_type"], each["entity_id"], entry.timestamp, each["payload"], _part(entry.ref, number))
-        self.intent_id = entry.payload.get("intent_id")
+        self.intent_id = decision.get("intent_id")
 
 
 async def read_thread(

@@ -26,7 +26,7 @@ from kitchener.ids import TurnId, work_order_id
 from kitchener.lanes.calling_chain import calling_tool
 from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
-from kitchener.plain_names import origin_of, words_of
+from kitchener.plain_names import error_text, origin_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
@@ -341,7 +341,7 @@ class WorkOrderChain:
             error: how it failed
             violation_by: the work order during which HO1 failed, a governance violation; None: no violation
         """
-        detail = words_of(error)
+        detail = error_text(error)
         if component != "HO1":
             logger.error("turn continues without a part", component=component, turn_id=self.turn_id, error=origin_of(error))
         fields: DegradationPayload = {
@@ -408,7 +408,7 @@ class WorkOrderChain:
 
     async def _degrade(self, wo: WorkOrder, error: BaseException) -> Reply:
         """Records a broken HO1 as a governance violation. Returns a reply that was made without HO1, or an apology."""
-        detail = storable(words_of(error))
+        detail = storable(error_text(error))
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self.turn_id, error=origin_of(error))
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._services.now())
         await self.record_failure(failed)

@@ -16,6 +16,7 @@ from kitchener.memory import MemoryReader
 from kitchener.memory.recorded_signals import seen_in, stored_signals
 from kitchener.memory.signals import normalise
 from kitchener.records import events
+from kitchener.records.entries import OverlayPayload, SignalPayload, payload_as
 
 
 @dataclass(slots=True)
@@ -88,13 +89,14 @@ class AgentMemory:
             return found.setdefault(subject_id, SubjectCounts(subject_id))
 
         async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
-            if (subject := counts(entry.payload["namespace"])) is not None:
+            if (subject := counts(payload_as(SignalPayload, entry.payload)["namespace"])) is not None:
                 seen = seen_in(entry)["signals"]
                 subject.events += len(seen)
                 subject.signal_ids.update(seen.values())
         async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
-            if (subject := counts(entry.payload["namespace"])) is not None:
-                subject.artifact_ids.add(entry.payload.get("artifact_id") or entry.payload["overlay_id"])
+            overlay = payload_as(OverlayPayload, entry.payload)
+            if (subject := counts(overlay["namespace"])) is not None:
+                subject.artifact_ids.add(overlay.get("artifact_id") or overlay["overlay_id"])
         return [found[subject_id] for subject_id in sorted(found)]
 
     async def owner_of(self, reader: MemoryReader | None, artifact_id: str, subject_id: str | None) -> str:
@@ -143,7 +145,7 @@ class AgentMemory:
             async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
                 stored = stored_signals(entry)
                 if target in {*stored, *stored.values(), *seen_in(entry)["signals"].values()}:
-                    agent_class, holder = split_namespace(entry.payload["namespace"])
+                    agent_class, holder = split_namespace(seen_in(entry)["namespace"])
                     if agent_class == self.agent_class:
                         holders[holder] = None
         if subject_id is not None and subject_id in holders:

@@ -86,7 +86,7 @@ def say_instead(text: str) -> None:
     _write(sys.stderr, f"\r\x1b[K{harmless(text)}")
 
 
-def ask(question: str) -> str:
+def ask_person(question: str) -> str:
     """Asks the person at the terminal and returns the answered line; raises EOFError at the end of the input."""
     return input(harmless(question))
 

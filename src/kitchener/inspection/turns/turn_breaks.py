@@ -10,7 +10,7 @@ from kitchener.inspection.turns.recorded_lists import RecordedLists
 from kitchener.inspection.turns.recorded_session import RecordedSession
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import ProjectionPayload, payload_as
+from kitchener.records.entries import ProjectionPayload
 from kitchener.runtime.root_layout import open_readers
 from kitchener.tuning import BreakCause, read_prefixes, session_breaks
 from kitchener.tuning.prompt_prefixes import causes_text
@@ -50,7 +50,7 @@ async def read_turn_breaks(
     def projection_of(each: str) -> tuple[ProjectionPayload, ProjectionLists] | None:
         for entry in reversed(decided):
             if entry.entry_type == events.PROJECTION_COMPUTED and entry.payload.get("turn_id") == each:
-                payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))
+                payload = events.read_as(ProjectionPayload, entry)
                 if payload["mode"] == "enforce":
                     return payload, recorded.of(entry)
         return None

@@ -51,7 +51,7 @@ class RecordedLedgers:
         return await missing_key(self.sources, payloads) if self.sources is not None else ""
 
 
-def memory_of(config: RuntimeConfig, agent: HO2Config) -> HO3MemoryConfig | None:
+def memory_settings(config: RuntimeConfig, agent: HO2Config) -> HO3MemoryConfig | None:
     """The memory's settings for an agent class; None: its turns use no memory."""
     return memory_config(config.memory, agent) if agent.ho3_enabled else None
 
@@ -66,7 +66,7 @@ async def open_recorded(config: RuntimeConfig, agent_class: str) -> AsyncIterato
     """
     agent = await anyio.to_thread.run_sync(with_reply_contract, agent_of(config, agent_class))
     ids = ledger_ids(agent_class)
-    sealer, memory = sealer_of(config), memory_of(config, agent)
+    sealer, memory = sealer_of(config), memory_settings(config, agent)
     async with open_readers(config, agent_class, sealer=sealer, ids=ids) as opened:
         readers = {ids[name]: reader for name, reader in opened.items()}
         yield RecordedLedgers(agent, memory, ids["ho1m"], ids["ho2m"], ids["context"], readers, sealer, opened.get("ho2m"))

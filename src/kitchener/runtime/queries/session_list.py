@@ -46,7 +46,7 @@ async def list_sessions(ledger: ReadableLedger, *, subject_id: str | None, limit
 
 async def session_info(ledger: ReadableLedger, start: StoredEntry, *, is_ended: bool) -> SessionInfo:
     """The summary of the session that an entry started."""
-    payload = payload_as(SessionStartPayload, events.read_payload(start.entry_type, start.payload))
+    payload = events.read_as(SessionStartPayload, start)
     (newest,) = await ledger.last(session_id=start.entity_id)
     return SessionInfo(
         start.entity_id,

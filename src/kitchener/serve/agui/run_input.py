@@ -54,7 +54,7 @@ class RunMessage(DescribedModel):
     @property
     def is_output(self) -> bool:
         """Whether the front end gives the output of a tool of its own. Results of this server have other ids."""
-        return self.role == "tool" and self.tool_call_id is not None and self.id != result_id(self.tool_call_id)
+        return self.role == "tool" and self.tool_call_id is not None and self.id != result_message_id(self.tool_call_id)
 
     def calls_one_of(self, names: Collection[str]) -> bool:
         """Whether it calls one of these tools."""
@@ -128,7 +128,7 @@ def message_id(of: str, number: int, goes_on: str = "") -> str:
     return f"{of}:{goes_on}:{number}" if goes_on else f"{of}:{number}"
 
 
-def result_id(call_id: str) -> str:
+def result_message_id(call_id: str) -> str:
     """The id of the message with the result of a tool of the agent."""
     return f"{call_id}:result"
 

@@ -7,7 +7,7 @@ from kitchener.records.tools.client_tools import ClientCall
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.chat_completions.chat_request import WITHDRAWN
 from kitchener.serve.event_stream import event
-from kitchener.serve.problems import problem_of
+from kitchener.serve.problems import problem_for
 from kitchener.serve.sendable import as_json
 from kitchener.serve.token_usage import TokenUsage
 
@@ -145,7 +145,7 @@ async def chunks(
                 yield piece
             begun = b""
     except Exception as error:  # noqa: BLE001  the status is sent, so the stream itself says what went wrong
-        yield event(problem_of(error).body()) + DONE
+        yield event(problem_for(error).body()) + DONE
 
 
 async def whole_as_chunks(

@@ -148,9 +148,7 @@ def read_request(body: ChatBody) -> ChatRequest:
     if body.n not in (None, 1):
         raise RequestRefused(400, "unsupported", "n: this server gives one reply")
     messages, output = list(body.messages), schema_of(body.response_format)
-    while (
-        len(messages) > 1 and messages[-1].role == "assistant" and not (messages[-1].tool_calls or message_text(messages[-1]))
-    ):
+    while len(messages) > 1 and messages[-1].role == "assistant" and not (messages[-1].tool_calls or chat_text(messages[-1])):
         messages.pop()  # the place of the reply
     last, earlier = messages[-1], pairs_of(messages, keeps_unanswered=True)
     if last.role == "tool":
@@ -195,7 +193,7 @@ def plain_messages(body: ChatBody) -> tuple[Message, ...]:
         "user": "user",
         "assistant": "assistant",
     }
-    found = ((roles.get(each.role), message_text(each)) for each in body.messages)
+    found = ((roles.get(each.role), chat_text(each)) for each in body.messages)
     return tuple(Message(role, text) for role, text in found if role is not None and text)
 
 
@@ -209,7 +207,7 @@ def pairs_of(messages: Sequence[ChatMessage], *, keeps_unanswered: bool = False)
     pairs, said = list[SaidPair](), ""
     rounds: list[str] | None = None  # the texts of a reply that calls functions
     for each in messages:
-        text = message_text(each)
+        text = chat_text(each)
         if each.role == "user":
             if rounds is not None:
                 pairs.append(SaidPair(said, joined_rounds(rounds), has_calls=True))
@@ -238,7 +236,7 @@ def as_sent(reply: str) -> str:
     return reply.rpartition(WITHDRAWN.strip())[2].strip()
 
 
-def message_text(message: ChatMessage) -> str:
+def chat_text(message: ChatMessage) -> str:
     """The text of a message, without its files."""
     if not isinstance(message.content, list):
         return (message.content or "").strip()
@@ -249,7 +247,7 @@ def message_text(message: ChatMessage) -> str:
 def _content(message: ChatMessage) -> tuple[str, tuple[FilePart, ...]]:
     """The text and the files of the message to answer."""
     if not isinstance(message.content, list):
-        return message_text(message), ()
+        return chat_text(message), ()
     parts = list[FilePart]()
     for number, each in enumerate(message.content, 1):
         kind = each.get("type")
@@ -264,7 +262,7 @@ def _content(message: ChatMessage) -> tuple[str, tuple[FilePart, ...]]:
             parts.append(attached_file(inner.get("file_data"), inner.get("filename"), number))
         else:
             raise RequestRefused(400, "unsupported", f"part {number} of the message: expected text, image_url or file")
-    return message_text(message), tuple(parts)
+    return chat_text(message), tuple(parts)
 
 
 def attached_file(url: object, name: object, number: int) -> FilePart:

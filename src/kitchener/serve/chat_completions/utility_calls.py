@@ -23,7 +23,7 @@ from kitchener.plain_names import quoted
 from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse
 from kitchener.runtime import Runtime
 from kitchener.serve.chat_completions.asked_content import checked_content
-from kitchener.serve.chat_completions.chat_request import UTILITY, ChatBody, message_text, plain_messages, schema_of
+from kitchener.serve.chat_completions.chat_request import UTILITY, ChatBody, chat_text, plain_messages, schema_of
 from kitchener.serve.problems import RequestRefused
 
 TAG: Final = "utility"
@@ -68,7 +68,7 @@ class UtilityCalls:
         *before, last = body.messages
         if last.role != "user":
             return False
-        text, is_first = message_text(last), all(each.role in ("system", "developer") for each in before)
+        text, is_first = chat_text(last), all(each.role in ("system", "developer") for each in before)
         return _fits(text, self._summary_prompts) or (is_first and _fits(text, self._prompts))
 
     async def answer(self, request: Request, body: ChatBody, supervisor: HO2Supervisor, subject_id: str) -> PromptResponse:

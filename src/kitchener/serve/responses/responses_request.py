@@ -18,7 +18,7 @@ from kitchener.serve.chat_completions.chat_request import (
     ChatMessage,
     SaidPair,
     attached_file,
-    message_text,
+    chat_text,
     pairs_of,
     schema_of,
     spoken_text,
@@ -128,7 +128,7 @@ def read_responses_request(body: ResponsesBody) -> ResponsesRequest:
     message = _message(last)
     parts = tuple(_parts(last.get("content")))
     earlier = pairs_of(_messages(items[:-1]))
-    return ResponsesRequest(spoken_text(message_text(message), parts), parts, earlier, output, (), late_outputs(outputs))
+    return ResponsesRequest(spoken_text(chat_text(message), parts), parts, earlier, output, (), late_outputs(outputs))
 
 
 def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:

@@ -25,7 +25,7 @@ from kitchener.actors.executor.tool_rounds.result_pages import NOT_TRUSTED, Resu
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.progress_queue import ProgressQueue
 from kitchener.actors.tools.results import ToolOutcome, storable
-from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
+from kitchener.actors.tools.side_by_side import ToolRequested, concurrent_groups, run_all
 from kitchener.actors.work.plan import nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, EntryTooLarge
@@ -139,7 +139,7 @@ class ToolCalls:
         self._answers = {first + place: each for place, each in answers.items()}
         self._refused = {first + place: reason for place, reason in refused.items()}
         runs = uses[: min(waiting)] if waiting else uses
-        for group in groups_of(runs, self._run.limits.parallel_tools, self._run.tools.is_read_only):
+        for group in concurrent_groups(runs, self._run.limits.parallel_tools, self._run.tools.is_read_only):
             progress = ProgressQueue(self._run.reply.tool_progress) if self._run.reply is not None else None
             begun = [await self._begin(tool_id, arguments, progress) for tool_id, arguments in group]
             for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):

@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from kitchener.cli.context.turn_page.sections import sections_of
 from kitchener.cli.context.turn_page.turn_page import TurnPage
-from kitchener.cli.terminal.written_files import write_whole
+from kitchener.cli.terminal.written_files import write_output
 from kitchener.inspection.palette import palette
 from kitchener.inspection.shown_text import harmless
 
@@ -30,7 +30,7 @@ def write_page(page: TurnPage, path: Path) -> int:
         ConfigError: the file cannot be written
     """
     data = page_html(page).encode()
-    return write_whole(path, lambda file: file.write(data))
+    return write_output(path, lambda file: file.write(data))
 
 
 def page_html(page: TurnPage) -> str:

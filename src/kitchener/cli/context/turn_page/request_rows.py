@@ -133,7 +133,7 @@ def changed_requests(before: Sequence[RecordedPrompt], after: Sequence[RecordedP
     for key, prompt in _by_place(after):
         request = earlier.get(key)
         if request is not None:
-            lines = diff_lines("\n".join(request_lines(request)), "\n".join(request_lines(prompt.request)))
+            lines = request_diff("\n".join(request_lines(request)), "\n".join(request_lines(prompt.request)))
             found.append(ChangedRequest(f"{key[0]}, request {key[1]} of its kind", lines))
     return found
 
@@ -146,7 +146,7 @@ def _by_place(calls: Sequence[RecordedPrompt]) -> Iterator[tuple[tuple[str, int]
         yield (kind, seen[kind]), each
 
 
-def diff_lines(before: str, after: str) -> list[DiffLine]:
+def request_diff(before: str, after: str) -> list[DiffLine]:
     """A unified diff of two requests, ignoring the digits in the delimiters of data; empty: they are equal."""
     old, new = ([_without_mark(line) for line in text.split("\n")] for text in (before, after))
     diff = line_diff(old, new, "the turn before", "this turn")

@@ -32,7 +32,7 @@ from kitchener.gateway.providers.chat_completions.transport import (
     StatusError,
     open_transport,
 )
-from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED, error_in, hide, reason_of, shortened, told_by
+from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED, error_in, hide, reason_of, redacted_line, told_by
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
@@ -224,13 +224,13 @@ class ChatEndpoint:
             return ProviderError(
                 self._provider_id,
                 reason_of(error.status, error.body),
-                shortened(_told(error), self._redaction),
+                redacted_line(_told(error), self._redaction),
                 status=error.status,
                 retry_after_s=error.retry_after_s,
             )
         reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
         detail = _failure_text(error).replace(self._transport.url, "the endpoint")
-        return ProviderError(self._provider_id, reason, shortened(detail, self._redaction))
+        return ProviderError(self._provider_id, reason, redacted_line(detail, self._redaction))
 
 
 def _read(

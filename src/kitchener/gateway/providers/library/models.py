@@ -30,13 +30,13 @@ from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.chat_completions.chat_endpoint import is_of_openai
-from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED, chain_of, hide, reason_of, shortened, told_by
+from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED, chain_of, hide, reason_of, redacted_line, told_by
 from kitchener.gateway.providers.library.http_client import open_former_http_client, open_http_client
 from kitchener.gateway.providers.library.model_messages import (
-    check_part,
+    check_stream_part,
+    event_text,
     parameters_for,
     response_from,
-    text_of,
     vendor_messages,
 )
 from kitchener.gateway.providers.library.vendors import (
@@ -155,8 +155,8 @@ class ModelProvider:
                 instrument=False,
             ) as events:
                 async for event in events:
-                    check_part(event)
-                    if text := pieces.take(text_of(event)):
+                    check_stream_part(event)
+                    if text := pieces.take(event_text(event)):
                         yield TextPiece(1, text)
                 answer = events.get()
             if text := pieces.rest():
@@ -297,7 +297,7 @@ def translated(error: Exception, provider_id: str, redaction: Redaction) -> Prov
     return ProviderError(
         provider_id,
         _reason(error, status),
-        shortened(_told(error, status), redaction),
+        redacted_line(_told(error, status), redaction),
         status=status,
         retry_after_s=retry_after_s if isinstance(retry_after_s, float | int) and 0 <= retry_after_s < inf else None,
     )
