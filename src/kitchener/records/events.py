@@ -133,6 +133,8 @@ SIGNERS_KEY: Final = "signers"
 """The index key of every declared signer of projections."""
 SEALING_KEY: Final = "sealing"
 """The index key of every entry from which on content is sealed, or is not."""
+SESSIONS_KEY: Final = "sessions"
+"""The index key of the entry that begins a session, of every session."""
 APPROVALS_KEY: Final = "approvals"
 """The index key of every request for approval and of every answer to one."""
 _FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -323,9 +325,9 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     if entry_type == SESSION_START:
         external = payload.get("external_id")
         if external is None or not isinstance(subject_id, str):
-            return ("sessions",)
+            return (SESSIONS_KEY,)
         is_anonymous = subject_id == anonymous_subject(str(payload.get("session_id")))
-        return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
+        return (SESSIONS_KEY, external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
     if entry_type in _FIXED_KEYS:

@@ -13,7 +13,6 @@ from kitchener.ledger import StoredEntry
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import ConsolidatedSignal, ModelCallPayload, WorkOrderPlannedPayload, payload_as
-from kitchener.replaying.report import AS_ERASED
 from kitchener.replaying.tape import Tape, TurnTape
 
 PREFIX: Final = "CONS-"
@@ -43,13 +42,6 @@ class Consolidation(TurnTape):
     def is_replayable(self) -> bool:
         """Whether HO1 and HO2 both finished it and its text can be read."""
         return self.end is not None and self.end.entry_type in _ENDS and bool(self.ho1m_ends) and not self.is_erased
-
-    @property
-    def skipped_as(self) -> str:
-        """Why it is not replayed."""
-        if self.is_erased:
-            return AS_ERASED
-        return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
 
 
 class ConsolidationTape(Tape):

@@ -305,7 +305,7 @@ class _Session:
 
 async def _sessions_of(begun: Erasure, ho2m: LedgerClient) -> list[_Session]:
     found = []
-    async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
+    async for start in ho2m.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START):
         if start.payload.get("subject_id") == begun.subject_id:
             session = _Session(str(start.session_id))
             async for entry in ho2m.read(session_id=session.session_id):
@@ -369,7 +369,7 @@ async def _erased_before(subject_id: str, stores: Stores) -> ErasureReport:
 
 async def _why_unknown(subject_id: str, stores: Stores) -> str:
     for ho2m in stores.supervisors.values():
-        async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
+        async for start in ho2m.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START):
             if start.payload.get("subject_id") == subject_id:
                 return "has no key: the entries about this subject were stored in plain text, so they cannot be erased"
     return "is not known: there is no key, no session and no erasure of this subject"
@@ -379,7 +379,7 @@ async def _find_lost_kid(subject_id: str, stores: Stores) -> str | None:
     """The id of a key whose file was removed without a recorded erasure; None: there is none."""
     for ho2m in stores.supervisors.values():
         recorded = {each.get("key_id") for each in await _records(subject_id, ho2m)}
-        async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
+        async for start in ho2m.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START):
             if start.payload.get("subject_id") != subject_id:
                 continue
             async for entry in ho2m.read(session_id=start.session_id):

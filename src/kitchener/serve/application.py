@@ -198,7 +198,7 @@ async def open_server(runtime: Runtime, *, clock: Clock | None = None) -> AsyncI
     body_error: Exception | None = None
     async with anyio.create_task_group() as tasks:
         serve = config.serve
-        counts, cancels = ServerCounts(config.classes or ("ADMIN",)), serve.client_gone == "cancel"
+        counts, cancels = ServerCounts(config.class_names), serve.client_gone == "cancel"
         turns = ServedTurns(tasks, config.limits.stream_buffer, serve.text_interval_s, cancels=cancels, counts=counts)
         server = KitchenerServer(runtime, callers, turns, clock or SystemClock())
         tasks.start_soon(server.look_after)

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.cancellation import is_own_failure
-from kitchener.config import RuntimeConfig, shown_address
+from kitchener.config import DEFAULT_AGENT, RuntimeConfig, shown_address
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -102,7 +102,7 @@ async def _provider(config: RuntimeConfig, probe: bool) -> Finding:
 async def _recent(config: RuntimeConfig) -> list[Finding]:
     """How many of the newest projections lacked vectors, and why."""
     places, seen, problems = LedgerPaths(config), 0, Counter[str]()
-    for agent_class in ("ADMIN", *(each for each in places.agent_classes() if each != "ADMIN")):
+    for agent_class in (DEFAULT_AGENT, *(each for each in places.agent_classes() if each != DEFAULT_AGENT)):
         try:
             async with places.reader(agent_class, "context") as reader:
                 if reader is None:

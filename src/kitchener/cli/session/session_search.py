@@ -139,9 +139,9 @@ async def _add(found: SessionList, paths: LedgerPaths, agent_class: str, wanted:
             return
         said = await _said(reader, wanted, found) if wanted.words is not None else None
         if limit is not None and wanted.is_any:
-            starts = await reader.last(key="sessions", limit=limit)
+            starts = await reader.last(key=events.SESSIONS_KEY, limit=limit)
         else:
-            starts = [entry async for entry in reader.read(key="sessions")]
+            starts = [entry async for entry in reader.read(key=events.SESSIONS_KEY)]
         ended = {entry.entity_id async for entry in reader.read(key="ended")}
         for start in starts:
             if wanted.subject_id not in (None, start.payload.get("subject_id")):

@@ -37,7 +37,7 @@ async def list_sessions(ledger: ReadableLedger, *, subject_id: str | None, limit
         limit: most sessions
     """
     starts = deque[StoredEntry](maxlen=limit)
-    async for entry in ledger.read(key="sessions", entry_type=events.SESSION_START):
+    async for entry in ledger.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START):
         if subject_id in (None, payload_as(SessionStartPayload, entry.payload)["subject_id"]):
             starts.append(entry)
     ended = {entry.entity_id async for entry in ledger.read(key="ended")} if starts else set()

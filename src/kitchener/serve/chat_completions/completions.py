@@ -65,7 +65,7 @@ class ChatDoor:
     async def models(self, request: Request) -> Response:
         """The agents that the caller reaches, and each as a plain model."""
         caller = caller_of(request)
-        agents = [each for each in self._runtime.config.classes or ("ADMIN",) if caller.reaches(each)]
+        agents = [each for each in self._runtime.config.class_names if caller.reaches(each)]
         kinds = ("", UTILITY) if self._utility.is_offered else ("",)
         names = [f"{each}{kind}" for each in agents for kind in kinds]
         return json_response({"object": "list", "data": [self._model(name) for name in names]})
@@ -215,7 +215,7 @@ class ChatDoor:
         """The agent that a model's name means. Raises RequestRefused if the caller has none of this name."""
         agent_class = model.removesuffix(UTILITY) if self._utility.is_offered else model
         caller.check_agent(agent_class)
-        known = self._runtime.config.classes or ("ADMIN",)
+        known = self._runtime.config.class_names
         if agent_class not in known:
             raise caller.unknown_agent(agent_class)
         return self._runtime.supervisor(agent_class)

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from kitchener.config import DEFAULT_AGENT
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.errors import CallerError, ConfigError
 from kitchener.ids import memory_namespace
@@ -45,7 +46,7 @@ class OwnRights:
             {
                 "subject_id": subject_of(request),
                 "agents": agents,
-                "default_agent": agents[0] if len(agents) == 1 else "ADMIN" if "ADMIN" in agents else None,
+                "default_agent": agents[0] if len(agents) == 1 else DEFAULT_AGENT if DEFAULT_AGENT in agents else None,
                 "rights": list(caller.settings.rights),
                 "needs_key": not caller.is_local,
                 "max_message_chars": limits.max_message_chars,
