@@ -10,14 +10,13 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
-from kitchener.cli.memory.agent_memory import AgentMemory
+from kitchener.cli.memory.agent_memory import AgentMemory, open_view
 from kitchener.cli.memory.bisect import bisect_
 from kitchener.cli.memory.changes import deactivated, quarantined
 from kitchener.cli.memory.cost import cost_table
 from kitchener.cli.memory.explain import AT_MOST, explained
 from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
-from kitchener.cli.memory.view import open_view
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, ReasonOption, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text

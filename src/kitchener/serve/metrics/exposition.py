@@ -9,23 +9,77 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from kitchener.config import ModelPrice
 from kitchener.config.router import price_of
 from kitchener.errors import ProviderReason
 from kitchener.gateway.attempts import FailureCounts, ProviderUsage
+from kitchener.lanes.durations import DurationCounts
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
-from kitchener.serve.metrics.metric_family import HistogramFamily, Labels, MetricFamily, single
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-Family = MetricFamily | HistogramFamily
 FailuresByModel = Mapping[str, Mapping[str, Mapping[ProviderReason, FailureCounts]]]
 """By provider, model and reason."""
 _PROC: Final = Path("/proc")
+Labels = Mapping[str, object]
+_NONE: Labels = {}
+
+
+class MetricFamily(NamedTuple):
+    """One metric: its values by their labels."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    meaning: str
+    """One sentence, without line breaks and backslashes."""
+    values: Iterable[tuple[Labels, float]]
+
+    def lines(self) -> Iterator[str]:
+        """The metric as text."""
+        yield from _head(self.name, self.kind, self.meaning)
+        for labels, value in self.values:
+            yield f"{self.name}{_shown(labels)} {value}"
+
+
+class HistogramFamily(NamedTuple):
+    """One histogram of durations: its counts by their labels."""
+
+    name: str
+    meaning: str
+    values: Iterable[tuple[Labels, DurationCounts]]
+
+    def lines(self) -> Iterator[str]:
+        """The histogram as text."""
+        yield from _head(self.name, "histogram", self.meaning)
+        for labels, found in self.values:
+            total = 0
+            for bound, count in zip((*map(str, found.bounds), "+Inf"), found.counts, strict=True):
+                total += count
+                yield f"{self.name}_bucket{_shown({**labels, 'le': bound})} {total}"
+            yield f"{self.name}_sum{_shown(labels)} {found.sum_s:.6f}"
+            yield f"{self.name}_count{_shown(labels)} {total}"
+
+
+def single(value: float) -> list[tuple[Labels, float]]:
+    """The values of a metric without labels."""
+    return [(_NONE, value)]
+
+
+def _head(name: str, kind: str, meaning: str) -> tuple[str, str]:
+    return f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"
+
+
+def _shown(labels: Labels) -> str:
+    shown = ",".join(f'{label}="{_escaped(str(each))}"' for label, each in labels.items())
+    return f"{{{shown}}}" if shown else ""
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def process_families() -> Iterator[MetricFamily]:
@@ -56,6 +110,9 @@ def _of_linux() -> Iterator[MetricFamily]:
     for limit in limits:
         if limit[3] != "unlimited":
             yield MetricFamily("process_max_fds", "gauge", "Most open files and sockets.", single(int(limit[3])))
+
+
+Family = MetricFamily | HistogramFamily
 
 
 def exposition(families: Iterable[Family]) -> str:
