@@ -16,9 +16,14 @@ def mode(path: Path) -> int:
 def test_a_file_keeps_its_content_if_the_block_that_replaces_it_fails(tmp_path: Path) -> None:
     path = tmp_path / "result"
     path.write_bytes(b"before")
-    with pytest.raises(ValueError, match="half way"), replacing(path) as file:
-        file.write(b"half")
-        raise ValueError("half way")
+
+    def write_half() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise ValueError("half way")
+
+    with pytest.raises(ValueError, match="half way"):
+        write_half()
     assert path.read_bytes() == b"before"
     assert [each.name for each in tmp_path.iterdir()] == ["result"]
 
