@@ -155,6 +155,8 @@ class Parsed:
 
     functions: dict[str, int] = field(default_factory=dict)
     """The lines of each function, by its first line and its name."""
+    of_module: set[str] = field(default_factory=set)
+    """The functions of the module itself, without a leading underscore."""
     classes: dict[str, int] = field(default_factory=dict)
     """The methods of each class."""
     texts: dict[str, str] = field(default_factory=dict)
@@ -171,8 +173,10 @@ class Parsed:
 @cache
 def parsed(path: Path) -> Parsed:
     """Cached, because several tests read all modules. A syntax tree is too large to be kept."""
-    found = Parsed()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found, tree = Parsed(), ast.parse(path.read_text(encoding="utf-8"))
+    functions = (each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    found.of_module = {name for name in functions if not name.startswith("_")}
+    for node in ast.walk(tree):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.ClassDef(name=name):
                 found.names.add(name)
@@ -385,6 +389,21 @@ def test_modules_and_folders_of_one_name_are_listed_with_what_they_have_in_commo
         home = place.parent if place.parent.name == place.name else place
         places.setdefault(place.name, set()).add(relative(home))
     assert {name for name, found in places.items() if len(found) > 1} - {"__init__"} == set(SAME_NAMES)
+
+
+SAME_FUNCTION_NAMES = {
+    "fold": "the state of a session from its events, for its turns and for context decisions",
+    "shortened": "policy code, whose names are part of its identity: of approvals, and of items",
+    "words_of": "policy code, whose names are part of its identity: for attention, and for the lexical index",
+    "write_manifest": "of a directory of prompts, and of one of attention templates",
+}
+"""Names of functions that several modules define, each with what they have in common, or why it stays."""
+
+
+def test_functions_of_one_name_are_listed_with_what_they_have_in_common() -> None:
+    """Those of `cli` are commands, and have the names that their groups give them."""
+    places = Counter(name for path in SOURCES if "cli" not in path.parts for name in parsed(path).of_module)
+    assert {name for name, found in places.items() if found > 1} == set(SAME_FUNCTION_NAMES)
 
 
 SAME_TEXTS = {
