@@ -31,6 +31,7 @@ from kitchener.records.entries import (
     CostSummary,
     MessageImportedPayload,
     SessionEndPayload,
+    SessionStartPayload,
     SubjectErasedPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
@@ -303,15 +304,24 @@ class _Session:
         return self.end is None or self.end.get("key_id") in (None, kid)
 
 
+async def _session_ids(subject_id: str, ho2m: LedgerClient) -> list[str]:
+    """The ids of a subject's sessions with one agent class, oldest first."""
+    starts = ho2m.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START)
+    return [
+        start.session_id
+        async for start in starts
+        if start.session_id is not None and payload_as(SessionStartPayload, start.payload).get("subject_id") == subject_id
+    ]
+
+
 async def _sessions_of(begun: Erasure, ho2m: LedgerClient) -> list[_Session]:
     found = []
-    async for start in ho2m.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START):
-        if start.payload.get("subject_id") == begun.subject_id:
-            session = _Session(str(start.session_id))
-            async for entry in ho2m.read(session_id=session.session_id):
-                session.take(entry)
-            if session.belongs_to(begun.kid):
-                found.append(session)
+    for session_id in await _session_ids(begun.subject_id, ho2m):
+        session = _Session(session_id)
+        async for entry in ho2m.read(session_id=session_id):
+            session.take(entry)
+        if session.belongs_to(begun.kid):
+            found.append(session)
     return found
 
 
@@ -369,9 +379,8 @@ async def _erased_before(subject_id: str, stores: Stores) -> ErasureReport:
 
 async def _why_unknown(subject_id: str, stores: Stores) -> str:
     for ho2m in stores.supervisors.values():
-        async for start in ho2m.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START):
-            if start.payload.get("subject_id") == subject_id:
-                return "has no key: the entries about this subject were stored in plain text, so they cannot be erased"
+        if await _session_ids(subject_id, ho2m):
+            return "has no key: the entries about this subject were stored in plain text, so they cannot be erased"
     return "is not known: there is no key, no session and no erasure of this subject"
 
 
@@ -379,10 +388,8 @@ async def _find_lost_kid(subject_id: str, stores: Stores) -> str | None:
     """The id of a key whose file was removed without a recorded erasure; None: there is none."""
     for ho2m in stores.supervisors.values():
         recorded = {each.get("key_id") for each in await _records(subject_id, ho2m)}
-        async for start in ho2m.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START):
-            if start.payload.get("subject_id") != subject_id:
-                continue
-            async for entry in ho2m.read(session_id=start.session_id):
+        for session_id in await _session_ids(subject_id, ho2m):
+            async for entry in ho2m.read(session_id=session_id):
                 for value in entry.payload.values():
                     if is_sealed(value) and (kid := str(value[MARK].get("kid"))) not in recorded:
                         return kid
