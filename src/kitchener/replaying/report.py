@@ -21,6 +21,11 @@ AS_ERASED: Final = "erased"
 """Why a turn is skipped whose text has no key: its subject was erased, or the key is missing here."""
 
 
+def erased_in(skipped: Mapping[str, str]) -> int:
+    """Number of turns that are skipped because their subject was erased."""
+    return sum(why == AS_ERASED for why in skipped.values())
+
+
 def lacking_a_key(skipped: Mapping[str, str]) -> dict[str, str]:
     """Why turns are skipped that seem erased but only lack their key."""
     return {turn: "unreadable" if each == AS_ERASED else each for turn, each in skipped.items()}
@@ -122,7 +127,7 @@ class ReplayReport:
     @property
     def erased(self) -> int:
         """Number of turns that cannot be replayed because their subject was erased."""
-        return sum(why == AS_ERASED for why in self.skipped.values())
+        return erased_in(self.skipped)
 
     @property
     def is_identical(self) -> bool:

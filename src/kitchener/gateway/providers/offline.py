@@ -14,6 +14,7 @@ import orjson
 
 from kitchener.choices import LABEL_KINDS
 from kitchener.gateway.providers.rules import classified
+from kitchener.gateway.providers.scripted import word_by_word
 from kitchener.gateway.rules.classification import RuleClassification, classify
 from kitchener.gateway.rules.filled_object import filled
 from kitchener.gateway.rules.relation import MAX_READ_CHARS
@@ -27,7 +28,6 @@ MAX_CONTEXT_CHARS = 20_000
 MAX_REPLY_CHARS = 2_000
 MAX_QUOTE_CHARS = 240
 
-_WORDS = re.compile(r"\S+\s*|\s+")
 _BLOCK: Final = re.compile(r"From [^\n]*\n<(data-\w+)>\n(?P<text>.*)\n</\1>(?:\n\[[^\n]*\])?", re.DOTALL)
 """A result of a source that is not trusted, perhaps with a line about a page."""
 _SELF = "I am Kitchener's offline model: fixed rules, no language model. Configure a provider for real answers."
@@ -73,10 +73,8 @@ class OfflineProvider:
 
     async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
         """Yields the text of the same answer word by word, then the answer."""
-        response = await self.complete(request)
-        for word in _WORDS.findall(response.text):
-            yield TextPiece(1, word)
-        yield response
+        for item in word_by_word(await self.complete(request)):
+            yield item
 
     def _response(self, request: PromptRequest, answer: Mapping[str, object], use: ToolUse | None = None) -> PromptResponse:
         is_plain = use is not None or (request.output_schema is None and request.wo_type not in _ANSWERS)
