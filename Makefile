@@ -86,7 +86,7 @@ real: $(DEV) ## talk with a small language model, replay and verify; installs it
 doors: $(DEV) .doors/clients/.stamp .doors/python/.stamp ## run the tests with MCP servers and clients of npm and a browser; installs them below .doors (needs Node.js, Chromium)
 	@MCP_DOORS=.doors CLIENT_DOORS=.doors/clients PAGE_DOORS=.doors/python $(BIN)/python -m pytest \
 		tests/mcp/test_doors.py tests/serve/agui/test_official_client.py tests/serve/test_openai_javascript.py tests/serve/test_librechat_settings.py \
-		tests/serve/page/test_page_in_browser.py $(ARGS)
+		tests/serve/web_chat/test_page_in_browser.py $(ARGS)
 
 # Installs what a folder's lock file names: $(call install_by_npm,FOLDER OF THE LOCK FILE,WHERE,WHAT,MEGABYTES)
 define install_by_npm

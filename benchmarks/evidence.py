@@ -46,7 +46,7 @@ from kitchener.context import (
     read_chain,
     resolve_active,
 )
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn
 from kitchener.ids import SessionId
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.ref import Ref

@@ -34,30 +34,40 @@ MAX_ANY = 150
 MANY_METHODS = {"HO2Supervisor"}
 """The one public client: what an application may ask of an agent stands in one place."""
 
-SAME_MODULE_NAMES = {
+SAME_NAMES = {
     "approval": "the command group, and the settings",
     "approvals": "what takes a person's answers, and the payloads of the entries about them",
-    "spending": "the settings, the limits of the gateway, and the sums that commands show",
-    "context": "the command group, and the payloads of its entries",
+    "chat_completions": "OpenAI's format, as Kitchener calls it and as it serves it",
+    "config": "the command group, and the settings",
     "content": "the command group, and what takes the images and files of messages",
-    "embeddings": "the settings, the comparison of turns, and what `doctor` says of them",
+    "context": "the command group, what decides, and the payloads of its entries",
+    "embeddings": "the settings, the providers of vectors, and the comparison of turns",
     "erasure": "the same erasure, in the supervisor, in memory and in the whole runtime",
-    "factory": "opens what settings name: providers of answers, and providers of vectors",
     "execution": "the executions of the executor, and the payloads of their entries",
+    "factory": "opens what settings name: providers of answers, and providers of vectors",
     "gateway": "the command group, and the gateway",
-    "index": "the index of a ledger on disk, and the lexical index of turns",
+    "intents": "the rules about intents, and the payloads of their entries",
+    "ledger": "the command group, and the ledgers",
     "ledgers": "the ledgers of an agent class, to write, and to read as a replay reads them",
-    "memory": "the command group, the settings, and the payloads of its entries",
+    "mcp": "the command group, and the servers",
+    "memory": "the command group, the settings, the memory, and the payloads of its entries",
+    "portable": "sessions in a folder, which commands and the runtime export and import",
     "reader": "reads of ledgers, and reads of a memory, without a lock",
     "recovery": "what follows a crash, in ledgers and in consolidations",
     "routes": "the routes of recorded calls, compared with those of the settings now, and those that tuning proposes",
+    "rules": "the classifier by rules, and the provider that answers by it",
+    "serve": "the command, the settings, and the server",
     "session": "the command group, and the replay of one session",
+    "sessions": "the active sessions, and the payloads of the entries about them",
     "sources": "what shapes requests: its entries, their payloads, those read back, and those that a folder carries",
+    "spending": "the settings, the limits of the gateway, and the sums that commands show",
     "state": "the state of a session, folded for its turns and for context decisions",
     "subject": "the command group, and the memory of one subject",
+    "tools": "tools as values, those that are functions, and those of servers and other agent classes",
     "turn": "a turn as it runs, and the values that a turn takes and returns",
+    "turns": "the payloads of the entries about turns, and turns read back for a person",
 }
-"""File names that several folders have, each with what they have in common."""
+"""Names of files and folders that stand in several places, each with the one meaning that it has in all of them."""
 
 PUBLIC_STUB = ROOT / "src" / "kitchener" / "__init__.pyi"
 PUBLIC_GROUPS = {
@@ -85,11 +95,12 @@ TESTED_ELSEWHERE = {
     "actors/approval": "a request is asked and answered through a whole runtime: tests/acceptance/approval",
     "actors/turn": "a turn is seen from outside: tests/acceptance",
     "records/tools": "as functions: tests/actors/tools; of servers: tests/mcp; what waits: tests/acceptance/approval",
+    "ledger/bundles": "with both programs that verify them: tests/verifier",
     "inspection": "through the commands that print it: tests/cli",
     "inspection/turns": "through the commands that print it: tests/cli/context, and the server: tests/serve/native",
-    "serve/answers": "every answer to the tests of the server is compared with its description: tests/serve/described.py",
+    "serve/answer_models": "every answer to the tests of the server is compared with its description: tests/serve/described.py",
     "replaying": "tests/replay",
-    "replaying/recorded": "tests/replay",
+    "replaying/on_record": "tests/replay",
 }
 """Folders of the source whose tests stand in a folder of another name, and where."""
 
@@ -144,6 +155,8 @@ class Parsed:
 
     functions: dict[str, int] = field(default_factory=dict)
     """The lines of each function, by its first line and its name."""
+    of_module: set[str] = field(default_factory=set)
+    """The functions of the module itself, without a leading underscore."""
     classes: dict[str, int] = field(default_factory=dict)
     """The methods of each class."""
     texts: dict[str, str] = field(default_factory=dict)
@@ -160,8 +173,10 @@ class Parsed:
 @cache
 def parsed(path: Path) -> Parsed:
     """Cached, because several tests read all modules. A syntax tree is too large to be kept."""
-    found = Parsed()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found, tree = Parsed(), ast.parse(path.read_text(encoding="utf-8"))
+    functions = (each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    found.of_module = {name for name in functions if not name.startswith("_")}
+    for node in ast.walk(tree):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.ClassDef(name=name):
                 found.names.add(name)
@@ -366,11 +381,29 @@ def test_no_two_classes_or_type_aliases_have_one_name() -> None:
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
-def test_modules_of_one_name_are_listed_with_what_they_have_in_common() -> None:
-    places: dict[str, list[str]] = {}
+def test_modules_and_folders_of_one_name_are_listed_with_what_they_have_in_common() -> None:
+    """A folder may have the name of its one main module: `actors/turn/turn.py`."""
+    places: dict[str, set[str]] = {}
     for path in SOURCES:
-        places.setdefault(path.stem, []).append(relative(path))
-    assert {name for name, paths in places.items() if len(paths) > 1} - {"__init__"} == set(SAME_MODULE_NAMES)
+        place = path.parent if path.name == "__init__.py" else path.with_suffix("")
+        home = place.parent if place.parent.name == place.name else place
+        places.setdefault(place.name, set()).add(relative(home))
+    assert {name for name, found in places.items() if len(found) > 1} - {"__init__"} == set(SAME_NAMES)
+
+
+SAME_FUNCTION_NAMES = {
+    "fold": "the state of a session from its events, for its turns and for context decisions",
+    "shortened": "policy code, whose names are part of its identity: of approvals, and of items",
+    "words_of": "policy code, whose names are part of its identity: for attention, and for the lexical index",
+    "write_manifest": "of a directory of prompts, and of one of attention templates",
+}
+"""Names of functions that several modules define, each with what they have in common, or why it stays."""
+
+
+def test_functions_of_one_name_are_listed_with_what_they_have_in_common() -> None:
+    """Those of `cli` are commands, and have the names that their groups give them."""
+    places = Counter(name for path in SOURCES if "cli" not in path.parts for name in parsed(path).of_module)
+    assert {name for name, found in places.items() if found > 1} == set(SAME_FUNCTION_NAMES)
 
 
 SAME_TEXTS = {
@@ -467,6 +500,15 @@ def test_documents_and_docstrings_name_only_what_exists() -> None:
             )
         ]
     assert missing == []
+
+
+def test_the_steps_of_a_turn_name_modules_that_exist() -> None:
+    """The table of `docs/turn.md` names them below `actors/`, and so without the room by which other paths are recognised."""
+    page = (ROOT / "docs" / "turn.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.partition("| step |")[2].partition("\n\n")[0].splitlines()]
+    named = {name for row in rows if len(row) > 3 for name in re.findall(r"`([a-z_/]+)`", row[3])}
+    assert {"turn/turn", "turn/chain"} <= named
+    assert {name for name in named if not (ROOT / "src" / "kitchener" / "actors" / f"{name}.py").is_file()} == set()
 
 
 def test_nothing_in_the_source_is_left_to_do() -> None:

@@ -46,6 +46,16 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def first_chars(text: str, most: int) -> str:
+    """Returns the first `most` characters of a text, and `…` if it has more."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def cut_to(text: str, most: int) -> str:
+    """Returns a text of at most `most` characters; one that was cut ends with `…`."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def quoted(value: object, chars: int = 80) -> str:
     """Returns the shortened `repr` of a caller's value, for an error. Never raises."""
     try:
@@ -79,7 +89,7 @@ def _meaning(error: BaseException) -> str:
     return ""
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Returns the class and the text of an error, for a record. Never raises, even if the error has no readable text."""
     try:
         return f"{type(error).__name__}: {error}"

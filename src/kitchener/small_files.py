@@ -1,4 +1,4 @@
-"""Reads and writes small files that only their owner may use, such as keys.
+"""Reads and writes small files, such as keys that only their owner may use.
 
 Reading refuses everything but regular files, and stops at a limit, so a pipe, a device or a huge file at the same path cannot
 block or fill the process. Everything here blocks.
@@ -7,6 +7,8 @@ block or fill the process. Everything here blocks.
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -66,18 +68,37 @@ def write_private(path: Path | str, data: bytes) -> None:
         os.close(fd)
 
 
-def replace_private(path: Path, data: bytes) -> None:
-    """Replaces a file atomically by one that only its owner can use, and returns when it is on disk.
+@contextmanager
+def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """Replaces a file atomically by what the block writes. Its content is on disk when the block has ended.
 
-    After a crash the file is as before or has the new content, and a draft may be left beside it: `.<hex digits>.new`.
+    If the block or writing fails, the file is as before. After a crash it is as before or has the new content, and a draft may
+    be left beside it: `.<hex digits>.new`. The block may read the draft again by its `name`, after a flush. A symlink at the
+    path is replaced. The name may not be on disk yet; see `sync_directory`.
+
+    Args:
+        path: the file
+        mode: the permissions of the new file, without those that the umask takes away
+
+    Raises:
+        OSError: the file cannot be written
     """
     draft = path.with_name(f".{os.urandom(8).hex()}.new")
-    write_private(draft, data)
-    try:
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with open(draft, "x+b", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def replace_private(path: Path, data: bytes) -> None:
+    """Replaces a file atomically by one that only its owner can use, and returns when it is on disk, with its name."""
+    with replacing(path) as file:
+        file.write(data)
     sync_directory(path.parent)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.actors.policy_code_cache import kept_hash
-from kitchener.actors.policy_identity import code_hash
+from kitchener.actors.policy_identity import code_hash, kept_code_hash
 
 SOURCES = ("LIMIT = 3\n", "def chosen(items):\n    return items[:3]\n")
 
@@ -39,7 +38,7 @@ def kept_files(module: str) -> list[Path]:
 
 def test_the_next_process_finds_what_the_first_one_computed(module: str) -> None:
     compute = Hashing()
-    assert [kept_hash(SOURCES, compute, beside=module) for _ in range(3)] == [code_hash(SOURCES)] * 3
+    assert [kept_code_hash(SOURCES, compute, beside=module) for _ in range(3)] == [code_hash(SOURCES)] * 3
     assert compute.times == 1
     assert len(kept_files(module)) == 1
 
@@ -58,15 +57,15 @@ def test_other_code_has_a_hash_of_its_own(module: str, others: tuple[str, ...]) 
     def compute(sources: Sequence[str]) -> str:
         return "sha256:" + f"{tuple(sources) == SOURCES:d}" * 64
 
-    assert kept_hash(SOURCES, compute, beside=module) == "sha256:" + "1" * 64
-    assert kept_hash(others, compute, beside=module) == "sha256:" + "0" * 64
-    assert kept_hash(SOURCES, compute, beside=module) == "sha256:" + "1" * 64
+    assert kept_code_hash(SOURCES, compute, beside=module) == "sha256:" + "1" * 64
+    assert kept_code_hash(others, compute, beside=module) == "sha256:" + "0" * 64
+    assert kept_code_hash(SOURCES, compute, beside=module) == "sha256:" + "1" * 64
 
 
 def test_another_way_to_hash_is_tried_at_once(module: str) -> None:
-    before = kept_hash(SOURCES, code_hash, beside=module)
+    before = kept_code_hash(SOURCES, code_hash, beside=module)
     Path(module).write_text("def code_hash(): return 2\n", encoding="utf-8")
-    assert kept_hash(SOURCES, lambda _: "sha256:" + "2" * 64, beside=module) == "sha256:" + "2" * 64 != before
+    assert kept_code_hash(SOURCES, lambda _: "sha256:" + "2" * 64, beside=module) == "sha256:" + "2" * 64 != before
 
 
 @pytest.mark.parametrize(
@@ -83,11 +82,13 @@ def test_another_way_to_hash_is_tried_at_once(module: str) -> None:
     ],
 )
 def test_a_damaged_file_is_written_anew(module: str, damage: bytes) -> None:
-    kept_hash(SOURCES, code_hash, beside=module)
+    kept_code_hash(SOURCES, code_hash, beside=module)
     (file,) = kept_files(module)
     file.write_bytes(damage)
     compute = Hashing()
-    assert kept_hash(SOURCES, compute, beside=module) == kept_hash(SOURCES, compute, beside=module) == code_hash(SOURCES)
+    assert (
+        kept_code_hash(SOURCES, compute, beside=module) == kept_code_hash(SOURCES, compute, beside=module) == code_hash(SOURCES)
+    )
     assert compute.times == 1
 
 
@@ -95,22 +96,24 @@ def test_a_damaged_file_is_written_anew(module: str, damage: bytes) -> None:
     "code", [None, 1, "", "sha256:", "sha256:" + "A" * 64, "sha256:" + "a" * 63, "sha256:" + "a" * 64 + "\n"]
 )
 def test_what_is_no_hash_is_none(module: str, code: object) -> None:
-    kept_hash(SOURCES, code_hash, beside=module)
+    kept_code_hash(SOURCES, code_hash, beside=module)
     (file,) = kept_files(module)
     file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "code": code}), encoding="utf-8")
-    assert kept_hash(SOURCES, code_hash, beside=module) == code_hash(SOURCES)
+    assert kept_code_hash(SOURCES, code_hash, beside=module) == code_hash(SOURCES)
 
 
 def test_where_nothing_can_be_kept_it_is_computed_each_time(module: str) -> None:
     folder = Path(module).with_name("__pycache__")
     folder.rmdir()
     compute = Hashing()
-    assert kept_hash(SOURCES, compute, beside=module) == kept_hash(SOURCES, compute, beside=module) == code_hash(SOURCES)
+    assert (
+        kept_code_hash(SOURCES, compute, beside=module) == kept_code_hash(SOURCES, compute, beside=module) == code_hash(SOURCES)
+    )
     assert compute.times == 2
     assert not folder.exists()
 
 
 def test_nothing_is_kept_if_the_environment_wants_no_compiled_files(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert kept_hash(SOURCES, code_hash, beside=module) == code_hash(SOURCES)
+    assert kept_code_hash(SOURCES, code_hash, beside=module) == code_hash(SOURCES)
     assert kept_files(module) == []

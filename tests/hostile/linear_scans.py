@@ -41,14 +41,14 @@ from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.executor.tool_rounds.result_pages import page_of
 from kitchener.actors.tools import schema as tool_schema
 from kitchener.actors.tools.registry import Tool
-from kitchener.actors.tools.results import beginning
+from kitchener.actors.tools.results import fitting_start
 from kitchener.actors.tools.tool_gates import ToolGates
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.cli.app import build_app
 from kitchener.cli.config.init import init
-from kitchener.cli.context.page.request_rows import diff_lines
+from kitchener.cli.context.turn_page.request_rows import request_diff
 from kitchener.cli.ledger.ledger import check_type
-from kitchener.cli.session.session_search import folded, moment_of
+from kitchener.cli.session.session_search import moment_of, searchable
 from kitchener.cli.terminal.output import table_lines
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.cli.usage import usage_line
@@ -71,8 +71,8 @@ from kitchener.context.fold.items import shortened, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import relayed_speakers
 from kitchener.context.lexical import words as lexical_words
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.context.lexical.questions import asks
+from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.offline import OfflineProvider
@@ -80,9 +80,9 @@ from kitchener.gateway.routing import check_router
 from kitchener.gateway.rules import relation, tool_choice
 from kitchener.gateway.rules.classification import classify, speech_act
 from kitchener.gateway.rules.filled_object import filled
-from kitchener.gateway.rules.vocabulary import words_of
+from kitchener.gateway.rules.vocabulary import lower_words
 from kitchener.inspection.shown_text import harmless
-from kitchener.ledger.audit import bundle_check as proof_check
+from kitchener.ledger.bundles import bundle_check as proof_check
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
@@ -101,9 +101,9 @@ from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.sources import imported_sources
 from kitchener.schemas.schema_steps import steps
 from kitchener.serve.agui.run_input import read_run
-from kitchener.serve.chat.chat_request import CONTINUE, ChatBody, SaidPair
-from kitchener.serve.chat.client_history import ClaimedHistory
-from kitchener.serve.chat.utility_calls import UtilityCalls
+from kitchener.serve.chat_completions.chat_request import CONTINUE, ChatBody, SaidPair
+from kitchener.serve.chat_completions.client_history import ClaimedHistory
+from kitchener.serve.chat_completions.utility_calls import UtilityCalls
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.responses.response_objects import turn_of_response
 from tests.hostile import wire
@@ -506,8 +506,8 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("classify a first message", classify, OFFLINE_FRAMES),
         Scan("classify by labels", lambda text: _labelled(text, "hotel room")),
         Scan("labels to classify by", lambda text: _labelled("a hotel", text)),
-        Scan("speech act", lambda text: speech_act(text, words_of(text))),
-        Scan("choose a tool", lambda text: tool_choice.choose_tool(text, words_of(text), TOOLS)),
+        Scan("speech act", lambda text: speech_act(text, lower_words(text))),
+        Scan("choose a tool", lambda text: tool_choice.choose_tool(text, lower_words(text), TOOLS)),
         Scan("relation", lambda text: relation.relation(text, [{"user": text, "assistant": text}], text)),
         Scan("reply", _offline("synthesize", lambda text: {
             "user_message": text, "assembled_context": {"context_text": text, "ho3_biases": [text]},
@@ -549,16 +549,16 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("output", lambda text: harmless(text)),
         Scan("a table", lambda text: [*table_lines(["a"], [{"a": text}])]),
         Scan("output as JSON", wire.shown_as_json),
-        Scan("the beginning of a result", lambda text: beginning(text, len(text))),
+        Scan("the beginning of a result", lambda text: fitting_start(text, len(text))),
         Scan("an agent class", _closest_class),
         Scan("a key that does not exist", lambda text: meant_key(text, RouterConfig, RuntimeConfig)),
         Scan("a type of entries", _closest_type),
         Scan("a command that does not exist", _closest_command),
         Scan("a time in the past", _moment),
-        Scan("words to look for", lambda text: folded(text) in folded(text + text)),
+        Scan("words to look for", lambda text: searchable(text) in searchable(text + text)),
         Scan("wrapped text", lambda text: WordWrap(80).add(text)),
         Scan("wrapped text, in pieces", _wrapped_in_pieces),
-        Scan("requests side by side", lambda text: diff_lines(text, f"{text[1:]}\n{text[:-1]}")),
+        Scan("requests side by side", lambda text: request_diff(text, f"{text[1:]}\n{text[:-1]}")),
         Scan("messages", lambda text: _MESSAGES(wire.message_line(text))),
         Scan("a file of messages", _MESSAGES),
     ),

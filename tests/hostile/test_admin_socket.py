@@ -22,7 +22,7 @@ from kitchener.runtime.admin.operations import (
     ImportSession,
     ReadStatistics,
 )
-from kitchener.runtime.admin.wire import refusal
+from kitchener.runtime.admin.wire import encoded_refusal
 from tests.acceptance.stack import read_all
 from tests.hostile.kit import bystander
 from tests.runtime.admin.listening import framed, listening, listening_config, raw, request, socket_of
@@ -76,7 +76,7 @@ async def test_arguments_of_any_value_are_refused_by_every_operation(tmp_path: P
 async def test_a_text_that_is_no_unicode_is_refused_before_it_is_sent_and_told_where_it_is_in_an_error() -> None:
     with pytest.raises(CallerError, match=r"session_id = '.udcff': is not Unicode text"):
         EndSession(agent_class="ADMIN", session_id="\udcff")
-    told = orjson.loads(refusal("KitchenerError", "the file \udcff is missing")[4:])
+    told = orjson.loads(encoded_refusal("KitchenerError", "the file \udcff is missing")[4:])
     assert told["error"]["message"] == "the file ? is missing"
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.context.lexical import postings
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
 from kitchener.context.lexical.postings import MAX_TERMS, MAX_TERMS_PER_TURN
+from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider

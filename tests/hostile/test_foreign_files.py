@@ -11,7 +11,7 @@ import pytest
 from kitchener.config import LedgerConfig
 from kitchener.errors import KitchenerError
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_file, verify_ledger
-from kitchener.ledger.audit.bundle_check import verify_bundle
+from kitchener.ledger.bundles.bundle_check import verify_bundle
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
 from tests.ledger.support import segments_of
 from tests.verifier.kit import needs_node, node

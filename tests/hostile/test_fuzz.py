@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kitchener.actors.executor.answers import UnreadableAnswer, is_stored_by_text, read_answer
 from kitchener.actors.executor.replies import ReplyText
 from kitchener.errors import KitchenerError
-from kitchener.ledger.audit.bundle_check import verify_bundle
+from kitchener.ledger.bundles.bundle_check import verify_bundle
 from kitchener.memory.overlays import parse_older
 from kitchener.records.prompt import PromptResponse, Usage
 from kitchener.runtime.loading import load_config

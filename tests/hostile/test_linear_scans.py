@@ -29,7 +29,7 @@ TAKES_MORE_THAN_IT_SEEMS = {
     "kitchener.replaying.comparison": ("difflib", "diff of sources"),
     "kitchener.runtime.loading": ("difflib", "an agent class"),
     "kitchener.runtime.tools.connected_servers": ("fnmatch", "a tool's name and a pattern"),
-    "kitchener.serve.chat.utility_calls": ("fnmatch", "a client's prompt for a title"),
+    "kitchener.serve.chat_completions.utility_calls": ("fnmatch", "a client's prompt for a title"),
 }
 """Modules of libraries whose work may grow with the square of a text, who uses them, and the scan that measures it."""
 

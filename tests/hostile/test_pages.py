@@ -11,7 +11,7 @@ from kitchener.inspection.shown_text import harmless
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import open_scripted
 from tests.cli.conftest import Cli, cli, memory_root, taught  # noqa: F401  the fixtures
-from tests.cli.context.page.pages import read_page
+from tests.cli.context.turn_page.pages import read_page
 from tests.hostile.test_terminal import EVERYTHING, FORBIDDEN
 
 SESSION: Final = "SES-0000000a"

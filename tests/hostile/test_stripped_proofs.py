@@ -17,8 +17,8 @@ from kitchener import tool
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.app import invoke
 from kitchener.errors import EntryRefused
-from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES
-from kitchener.ledger.audit.bundle_check import verify_bundle
+from kitchener.ledger.bundles.bundle import MAX_BUNDLE_BYTES
+from kitchener.ledger.bundles.bundle_check import verify_bundle
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, echo, open_scripted

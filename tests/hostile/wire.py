@@ -19,7 +19,7 @@ from kitchener.cli.run.message_files import Messages
 from kitchener.cli.terminal.output import print_json
 from kitchener.gateway.providers.bodies import event_data, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
-from kitchener.gateway.providers.failures import shortened, told_by
+from kitchener.gateway.providers.failures import redacted_line, told_by
 from kitchener.gateway.providers.library.http_client import BoundedBody
 from kitchener.gateway.providers.library.model_messages import response_from
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
@@ -158,7 +158,7 @@ def chat_answer(size: int) -> Callable[[str], object]:
 
 def error_text(text: str) -> object:
     """Makes a short text out of what an endpoint answers in place of a reply."""
-    return shortened(told_by(500, {"error": {"message": text}}), _redaction())
+    return redacted_line(told_by(500, {"error": {"message": text}}), _redaction())
 
 
 def shown_as_json(text: str) -> object:

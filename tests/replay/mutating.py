@@ -45,7 +45,7 @@ POLICY: Final = (
     "context.flags",
     "context.intents.active",
     "context.fold.items",
-    "context.lexical.index",
+    "context.lexical.turn_index",
     "context.lexical.features",
     "context.lexical.postings",
     "context.lexical.questions",

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.prefix_breaks import read_breaks
 from kitchener.inspection.spending import Spending, read_spending
 from kitchener.inspection.turns.recorded_turn import read_turn
+from kitchener.inspection.turns.turn_breaks import read_breaks
 from kitchener.replaying import open_replays
 from kitchener.runtime.root_layout import settings_of
 from tests.replay import corpus

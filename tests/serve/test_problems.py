@@ -17,7 +17,7 @@ from kitchener.errors import (
     SessionMismatch,
     UnknownSession,
 )
-from kitchener.serve.problems import INTERNAL, STATUS_CODES, ProblemCode, problem_of
+from kitchener.serve.problems import INTERNAL, STATUS_CODES, ProblemCode, problem_for
 from tests.logs import captured_logs
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def test_every_error_of_a_caller_has_a_status_below_500() -> None:
 @pytest.mark.parametrize("error", [LedgerWriteError("/srv/root/ho2m.jsonl", "disk full"), ZeroDivisionError("my secret")])
 def test_a_failure_of_the_server_is_neither_repeated_to_the_client_nor_logged_word_for_word(error: Exception) -> None:
     with captured_logs() as events:
-        problem = problem_of(error)
+        problem = problem_for(error)
     assert (problem.status, problem.code) == INTERNAL
     assert str(error) not in problem.message
     (logged,) = events
@@ -67,14 +67,14 @@ def test_a_failure_of_the_server_is_neither_repeated_to_the_client_nor_logged_wo
 def test_a_failure_that_an_operator_can_mend_is_logged_with_its_reason(error: Exception) -> None:
     """Regression: the log named the class alone, and the answer refers to it."""
     with captured_logs() as events:
-        problem = problem_of(error)
+        problem = problem_for(error)
     assert (problem.status, str(error) in problem.message) == (500, False)
     assert [each["problem"] for each in events] == [str(error)]
 
 
 def test_a_session_of_somebody_else_looks_as_one_that_is_not_there() -> None:
     found: list[KitchenerError] = [SessionMismatch("SES-0a1b2c3d", "subject", "ada"), UnknownSession("SES-0a1b2c3d", "ADMIN")]
-    first, second = map(problem_of, found)
+    first, second = map(problem_for, found)
     assert first == second
 
 

@@ -13,7 +13,7 @@ from kitchener.errors import LedgerDamaged, NotOnRecord
 from kitchener.ids import memory_namespace
 from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.records import events
-from kitchener.replaying.recorded.ledgers import memory_of, open_recorded
+from kitchener.replaying.on_record.ledgers import memory_settings, open_recorded
 from kitchener.runtime.root_layout import sealer_of
 from kitchener.sealing import Keyring, Sealer
 from kitchener.tuning import GateRecord, GateSetting, read_gate_record, simulate
@@ -100,7 +100,7 @@ async def test_a_recorded_session_has_the_candidates_that_its_turns_found(tmp_pa
     async with open_recorded(config, "ADMIN") as recorded:
         ho2m = recorded.readers[recorded.ho2m]
         ends = [entry.payload async for entry in ho2m.read(entry_type=events.TURN_COMPLETED)]
-    memory = memory_of(config, config.agents["ADMIN"])
+    memory = memory_settings(config, config.agents["ADMIN"])
     async with MemoryReader.open(tmp_path, memory, sealer=sealer_of(config)) as reader:
         found = await read_gate_record(reader, "ADMIN")
         (ada,) = found.subjects

@@ -22,7 +22,7 @@ import pytest
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.ledger.proof import is_bundle
 from kitchener.ledger import verify_file
-from kitchener.ledger.audit.bundle_check import verify_bundle
+from kitchener.ledger.bundles.bundle_check import verify_bundle
 from kitchener.ledger.format.lines import chain_hash, split_line
 
 SCRIPT = Path(__file__).resolve().parents[2] / "verify" / "verify.mjs"

@@ -12,8 +12,8 @@ import pytest
 
 from kitchener.canonical import canonical_bytes
 from kitchener.ledger import LedgerClient, LedgerEntry
-from kitchener.ledger.audit.bundle import BundleSelection, read_paths, write_bundle
-from kitchener.ledger.audit.bundle_check import verify_bundle
+from kitchener.ledger.bundles.bundle import BundleSelection, read_paths, write_bundle
+from kitchener.ledger.bundles.bundle_check import verify_bundle
 from kitchener.ledger.format.tree import hash_text, leaf_of
 from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_head, sign_ledger
 from kitchener.signing import Signer, make_key

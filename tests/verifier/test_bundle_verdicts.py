@@ -12,8 +12,8 @@ import pytest
 from kitchener.canonical import canonical_bytes
 from kitchener.cli.app import invoke
 from kitchener.ledger import LedgerClient, LedgerEntry
-from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
-from kitchener.ledger.audit.bundle_check import verify_bundle
+from kitchener.ledger.bundles.bundle import BundleSelection, write_bundle
+from kitchener.ledger.bundles.bundle_check import verify_bundle
 from kitchener.ledger.format.lines import chain_hash
 from kitchener.ledger.verify.checkpoint import sign_head, sign_ledger
 from kitchener.records.events import REF_FIELDS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kitchener.canonical import canonical_bytes
-from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
+from kitchener.ledger.bundles.bundle import BundleSelection, write_bundle
 from kitchener.ledger.format.lines import NO_HASH
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key

@@ -16,11 +16,9 @@ from kitchener.actors.admission.requests import RequestChecks
 from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
-from kitchener.actors.authority.authority import ContextAuthority, ruleset_of
-from kitchener.actors.authority.turn_comparer import TurnComparer
-from kitchener.actors.consolidation.background import BackgroundJobs
+from kitchener.actors.authority.authority import ContextAuthority, TurnComparer, ruleset_of
 from kitchener.actors.consolidation.consolidator import Consolidator
-from kitchener.actors.consolidation.triggers import ConsolidationTriggers
+from kitchener.actors.consolidation.triggers import BackgroundJobs, ConsolidationTriggers
 from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.intent_calls import IntentCalls
 from kitchener.actors.policy_identity import policy_identity

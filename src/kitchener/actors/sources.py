@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
 from kitchener.actors.executor.packs import shows_history
-from kitchener.actors.executor.prompts import prompt_sources
+from kitchener.actors.executor.prompt_files import prompt_sources
 from kitchener.actors.executor.reply_contract import direct_contract_of
 from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry
@@ -32,7 +32,6 @@ from kitchener.records.entries import (
     SourceKind,
     SourceRecordedPayload,
     ToolDefinition,
-    payload_as,
 )
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.tools.client_tools import ClientToolset
@@ -237,7 +236,7 @@ def _source_of(entries: Iterable[StoredEntry], kind: SourceKind, source_hash: st
     pieces: dict[int, str] = {}
     name, parts = "", 0
     for entry in entries:
-        payload = payload_as(SourceRecordedPayload, events.read_payload(entry.entry_type, entry.payload))
+        payload = events.read_as(SourceRecordedPayload, entry)
         if not isinstance(payload["text"], str):
             raise SourcesSealed(f"the source {payload['name']} ({source_hash}) is sealed, and its key is not at hand")
         pieces[payload["part"]] = payload["text"]

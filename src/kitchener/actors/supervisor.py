@@ -20,9 +20,9 @@ from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.turn.reply import TurnOutcome
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.turn.stream import streamed
-from kitchener.actors.turn.turn import TurnOutcome
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import raises_cut_off

@@ -20,9 +20,16 @@ import structlog
 from cyclopts import App, CycloptsError, Parameter
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE, CommandFailed
-from kitchener.cli.terminal.file_problem import file_problem
 from kitchener.cli.terminal.log_lines import show_logs
-from kitchener.cli.terminal.output import StandardError, discard_output, json_values, print_json, say, say_traceback
+from kitchener.cli.terminal.output import (
+    StandardError,
+    discard_output,
+    file_problem,
+    json_values,
+    print_json,
+    say,
+    say_traceback,
+)
 from kitchener.cli.usage import usage_line
 from kitchener.errors import (
     AdminRefused,

@@ -14,10 +14,10 @@ from typing import Annotated, Final, Literal, NamedTuple, get_args, get_type_hin
 import anyio
 from cyclopts import Parameter
 
-from kitchener.config import RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, RuntimeConfig
 from kitchener.errors import CallerError, ConfigError
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
-from kitchener.inspection.ledger_files import DEFAULT_AGENT, LAST, LedgerPaths
+from kitchener.inspection.ledger_files import LAST, LedgerPaths
 from kitchener.plain_names import quoted, shown_path
 from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
 

@@ -8,6 +8,7 @@ from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.config.memory import SIGNAL_KINDS, GateThresholds, HO3MemoryConfig
 from kitchener.config.router import ModelPrice, ProviderConfig, Route, RouterConfig
 from kitchener.config.runtime_config import (
+    DEFAULT_AGENT,
     INHERITED,
     HO2Config,
     LedgerConfig,
@@ -43,6 +44,7 @@ from kitchener.config.shown import (
 from kitchener.config.spending import SpendingConfig
 
 __all__ = [
+    "DEFAULT_AGENT",
     "INHERITED",
     "REFERENCE",
     "SIGNAL_KINDS",

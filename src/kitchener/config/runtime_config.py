@@ -50,6 +50,8 @@ Criterion = Annotated[str, AfterValidator(_known_criterion)]
 
 INHERITED: Final = "default"
 """The table of `[agents]` that all classes inherit; no class has this name."""
+DEFAULT_AGENT: Final = "ADMIN"
+"""The agent class that is meant where none is named, and the only one where none is configured."""
 
 
 class LedgerConfig(Settings):
@@ -104,7 +106,7 @@ class TelemetryConfig(Settings):
 class PersonaConfig(Settings):
     """Persona: who the agent is, and where its own files are."""
 
-    agent_class: str = "ADMIN"
+    agent_class: str = DEFAULT_AGENT
     """Name of the class: 1 to 64 letters, digits, `.`, `_` or `-`, or `RESIDENT:<name>`. In a file, the name of the table."""
     instructions: str = ""
     """Persona and task of the agent. The model sees them as instructions."""
@@ -434,6 +436,11 @@ class RuntimeConfig(Settings):
     def classes(self) -> dict[str, HO2Config]:
         """The configured agent classes: `agents` without `default`."""
         return {name: agent for name, agent in self.agents.items() if name != INHERITED}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the configured agent classes; if there are none, of the default one."""
+        return tuple(self.classes) or (DEFAULT_AGENT,)
 
     @model_validator(mode="after")
     def _inherit(self) -> Self:

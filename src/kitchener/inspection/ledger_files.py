@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
-from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import NotOnRecord
 from kitchener.ids import is_agent_class
 from kitchener.ledger import LedgerReader, StoredEntry
@@ -27,8 +27,6 @@ from kitchener.runtime.root_layout import (
 )
 from kitchener.sealing import Sealer
 
-DEFAULT_AGENT: Final = "ADMIN"
-"""The agent class that is meant where none is named."""
 _NAMES: Final = frozenset(each.name for each in ledger_paths(RuntimeConfig(), DEFAULT_AGENT).values())
 """The names that ledgers have where no setting names another."""
 _WINDOWS: Final = (64, 4_096)
@@ -111,14 +109,14 @@ class LedgerPaths:
             yield _KeptOpen(self.config, opened)
 
     def agent_classes(self) -> list[str]:
-        """Every class that is configured or has a ledger, in order."""
+        """Every class that is configured or has a ledger of HO1 or HO2, in order."""
         found = {unquote(path.parent.name) for path in self.root.glob("HO[12]/*/ho[12]m.jsonl")}
         return sorted({*self.config.classes, *filter(is_agent_class, found)})
 
     def ledgers(self) -> Iterator[Path]:
         """Every ledger file there is: those under the root, and those that the settings put elsewhere."""
         found = set(ledgers_below(self.root).ledgers)
-        for agent_class in ("ADMIN", *self.config.classes):
+        for agent_class in (DEFAULT_AGENT, *self.config.classes):
             found.update(ledger_paths(self.config, agent_class).values())
         return (path for path in sorted(found) if path.exists())
 

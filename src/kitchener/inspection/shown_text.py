@@ -4,6 +4,8 @@ import math
 import re
 from typing import Final
 
+from kitchener.plain_names import cut_to
+
 INVISIBLE: Final = (
     "\x7f-\x9f"  # DEL and C1, which terminals take for escape sequences of one character
     "\xad\u180e\u200b\u2060-\u2064\ufeff\ufff9-\ufffb"  # take no room, so two different names look alike
@@ -33,8 +35,7 @@ def harmless(text: str) -> str:
 
 def one_line(text: str, width: int) -> str:
     """`text` on one line of at most `width` characters."""
-    flat = " ".join(harmless(text).split())
-    return flat if len(flat) <= width else flat[: width - 1] + "…"
+    return cut_to(" ".join(harmless(text).split()), width)
 
 
 def amount_of_money(amount: float, *, signed: bool = False) -> str:

@@ -23,7 +23,7 @@ from kitchener.errors.root import CONFIGURATION
 from kitchener.mcp.command import TOO_LARGE, open_command
 from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
 from kitchener.mcp.message_values import MAX_VALUES, holds_too_many
-from kitchener.plain_names import words_of
+from kitchener.plain_names import error_text
 
 if TYPE_CHECKING:
     import mcp
@@ -212,7 +212,7 @@ class _Translated:
 def _misfit(error: ValueError) -> str:
     """What is wrong with an answer, without the answer."""
     if not isinstance(error, ValidationError):
-        return words_of(error)
+        return error_text(error)
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     deepest = max(problems, key=lambda each: len(each["loc"]))  # of the form that it has most of
     return f"{'.'.join(map(str, deepest['loc'])) or 'the whole'}: {deepest['msg']}"
@@ -431,7 +431,7 @@ def words_of_first(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     is_own = isinstance(error, ConnectionLost | ServerRefused)
-    return (str(error) if is_own else words_of(error))[: 2 * _LAST_WORDS_CHARS]
+    return (str(error) if is_own else error_text(error))[: 2 * _LAST_WORDS_CHARS]
 
 
 def library_of_protocol() -> "_Library":

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
 from kitchener.mcp.command import TOO_LARGE
-from kitchener.plain_names import words_of
+from kitchener.plain_names import error_text
 
 if TYPE_CHECKING:
     import httpx2
@@ -37,9 +37,9 @@ def bounded_transport(closed: int, limit: int, note_problem: Callable[[str], Non
             try:
                 response = await super().handle_async_request(request)
             except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:
-                return answer(f"{NOT_TAKEN}{words_of(error)}")
+                return answer(f"{NOT_TAKEN}{error_text(error)}")
             except http.TransportError as error:
-                return answer(words_of(error))
+                return answer(error_text(error))
             if response.status_code in (401, 403):
                 note_problem(f"the server refuses the token or the headers (HTTP {response.status_code})")
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -75,7 +75,7 @@ def _limited(stream: "httpx2.AsyncByteStream", limit: int) -> "httpx2.AsyncByteS
                         raise http.StreamError(f"{TOO_LARGE} {limit:,} bytes")
                     yield chunk
             except http.TransportError as error:
-                raise http.StreamError(words_of(error)) from error
+                raise http.StreamError(error_text(error)) from error
 
         async def aclose(self) -> None:
             await stream.aclose()

@@ -12,6 +12,7 @@ from kitchener.ids import split_namespace
 from kitchener.ledger import Ledger
 from kitchener.memory.recorded_signals import stored_signals
 from kitchener.records import events
+from kitchener.records.entries import OverlayPayload, payload_as
 
 
 class ErasureCounts(NamedTuple):
@@ -95,8 +96,9 @@ async def find_traces(
     for entry_type, payload in learned:
         namespace = str(payload["namespace"])
         if entry_type == events.HO3_OVERLAY:
-            if namespace in traces.events or not sources.isdisjoint(payload.get("source_event_ids") or ()):
-                artifacts[namespace, str(payload.get("artifact_id") or payload["overlay_id"])] = None
+            overlay = payload_as(OverlayPayload, payload)
+            if namespace in traces.events or not sources.isdisjoint(overlay.get("source_event_ids") or ()):
+                artifacts[namespace, overlay.get("artifact_id") or overlay["overlay_id"]] = None
         elif payload.get("key_id") == key_id:
             traces.recorded.add((overlays.ledger_id, namespace))
         elif namespace in traces.events:

@@ -257,11 +257,11 @@ class OverlayOperations(ReadOperations):
 
 def entry_base(namespace: str) -> MemoryPayload:
     """The fields that every payload in the memory's ledgers has."""
-    return {"v": events.VERSION, "namespace": namespace, "subject_id": subject_of(namespace)}
+    return {"v": events.VERSION, "namespace": namespace, "subject_id": subject_in(namespace)}
 
 
 @lru_cache(4_096)  # called for each signal of a turn
-def subject_of(namespace: str) -> str:
+def subject_in(namespace: str) -> str:
     """The subject id in a namespace."""
     return split_namespace(namespace)[1]
 

@@ -237,7 +237,7 @@ class MemoryReader(ReadOperations):
 
     async def namespaces_of(self, artifact_id: str) -> list[str]:
         """The namespaces with an artifact of this id, in the order of their first record."""
-        found = [entry.payload["namespace"] async for entry in self.overlays.read(key=artifact_key(artifact_id))]
+        found = [str(entry.payload["namespace"]) async for entry in self.overlays.read(key=artifact_key(artifact_id))]
         return list(dict.fromkeys(found))
 
     async def read_records(self, artifact_id: str, *, namespace: str) -> list[StoredEntry]:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 from kitchener.ledger import StoredEntry
 from kitchener.records.entries import SignalPayload, payload_as
-from kitchener.records.events import read_payload
+from kitchener.records.events import read_as, read_payload
 
 
 def seen_in(entry: StoredEntry) -> SignalPayload:
     """The payload of an `HO3_SIGNAL`, in the current shape and in words."""
-    return payload_as(SignalPayload, read_payload(entry.entry_type, entry.payload))
+    return read_as(SignalPayload, entry)
 
 
 def stored_signals(entry: StoredEntry) -> Mapping[str, str]:

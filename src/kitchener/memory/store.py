@@ -20,7 +20,7 @@ from kitchener.ledger import Ledger, LedgerClient, LedgerEntry
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.memory.erasure import ErasureCounts, find_traces
-from kitchener.memory.overlay_log import OverlayOperations, entry_base, subject_of
+from kitchener.memory.overlay_log import OverlayOperations, entry_base, subject_in
 from kitchener.memory.reader import (
     DEFAULT_NAMESPACE,
     OVERLAYS_FILE,
@@ -71,7 +71,7 @@ class SignalOperations(OverlayOperations):
         """
         if has_closed_words(signal_id):
             return signal_id
-        return keyed_id(signal_id, partial(self.signals.content_digest, subject_of(namespace)))
+        return keyed_id(signal_id, partial(self.signals.content_digest, subject_in(namespace)))
 
     @property
     def last_logged_ts(self) -> str:
@@ -179,7 +179,7 @@ class SignalOperations(OverlayOperations):
         payload: SignalPayload = {
             "v": events.VERSIONS[events.HO3_SIGNAL],
             "namespace": namespace,
-            "subject_id": subject_of(namespace),
+            "subject_id": subject_in(namespace),
             "session_id": session_id,
             "turn_id": turn_id,
             "timestamp": self._timestamps.render(self._clock.time_us()),

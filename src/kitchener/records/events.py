@@ -6,11 +6,12 @@ it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kitchener.errors import EventVersionError
 from kitchener.ids import anonymous_subject
 from kitchener.records import upgrades
+from kitchener.records.entries.common import P, payload_as
 
 VERSION: Final = 1
 """Written into every payload as `v`, but for the types in `VERSIONS`; absent reads as 1."""
@@ -132,6 +133,8 @@ SIGNERS_KEY: Final = "signers"
 """The index key of every declared signer of projections."""
 SEALING_KEY: Final = "sealing"
 """The index key of every entry from which on content is sealed, or is not."""
+SESSIONS_KEY: Final = "sessions"
+"""The index key of the entry that begins a session, of every session."""
 APPROVALS_KEY: Final = "approvals"
 """The index key of every request for approval and of every answer to one."""
 _FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -214,7 +217,21 @@ UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
 """`(entry type, version)` to the function that turns such a payload into the next version's."""
 
 
-def read_payload(entry_type: str, payload: Mapping[str, object]) -> dict[str, Any]:
+class RecordedEntry(Protocol):
+    """An entry as a ledger gives it back."""
+
+    @property
+    def entry_type(self) -> str:
+        """Its type, one of the constants of this module."""
+        ...
+
+    @property
+    def payload(self) -> Mapping[str, object]:
+        """Its payload, as it was written."""
+        ...
+
+
+def read_payload(entry_type: str, payload: Mapping[str, object]) -> dict[str, object]:
     """Returns a stored payload in the current shape. Unknown fields are kept; payloads of unknown types are not changed.
 
     Raises:
@@ -232,18 +249,31 @@ def read_payload(entry_type: str, payload: Mapping[str, object]) -> dict[str, An
     return in_words(current)
 
 
-def in_words(payload: dict[str, Any]) -> dict[str, Any]:
+def read_as(shape: type[P], entry: RecordedEntry) -> P:
+    """Returns the payload of a stored entry in the current shape, typed as the shape of its entry type.
+
+    Args:
+        shape: the `TypedDict` of the entry's type, such as `TurnStartedPayload`
+        entry: the entry. What another program wrote may lack fields
+
+    Raises:
+        EventVersionError: a newer version of Kitchener wrote it
+    """
+    return payload_as(shape, read_payload(entry.entry_type, entry.payload))
+
+
+def in_words(payload: dict[str, object]) -> dict[str, object]:
     """Returns a payload of the memory with the words of its keyed signal ids. Without readable words it is not changed."""
     words = payload.get("words")
     return with_signals(payload, words) if isinstance(words, dict) and "namespace" in payload else payload
 
 
-def with_signals(payload: Mapping[str, object], ids: Mapping[str, str]) -> dict[str, Any]:
+def with_signals(payload: Mapping[str, object], ids: Mapping[str, str]) -> dict[str, object]:
     """Returns a payload of the memory with some signal ids replaced, in every field that names signals."""
-    found: dict[str, Any] = dict(payload)
+    found = dict(payload)
     for name in ("signal_id", "target"):
-        if name in found:
-            found[name] = ids.get(found[name], found[name])
+        if isinstance(stored := found.get(name), str):
+            found[name] = ids.get(stored, stored)
     if isinstance(sources := found.get("source_signal_ids"), list | tuple):
         found["source_signal_ids"] = [ids.get(each, each) for each in sources]
     if isinstance(signals := found.get("signals"), dict):
@@ -295,9 +325,9 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     if entry_type == SESSION_START:
         external = payload.get("external_id")
         if external is None or not isinstance(subject_id, str):
-            return ("sessions",)
+            return (SESSIONS_KEY,)
         is_anonymous = subject_id == anonymous_subject(str(payload.get("session_id")))
-        return ("sessions", external_index_key(None if is_anonymous else subject_id, str(external)))
+        return (SESSIONS_KEY, external_index_key(None if is_anonymous else subject_id, str(external)))
     if entry_type == SUBJECT_ERASED:
         return (erased_index_key(str(subject_id)),)
     if entry_type in _FIXED_KEYS:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, PydanticUserError, ValidationError
 
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import EntryRefused, InvalidOutput
-from kitchener.plain_names import quoted
+from kitchener.plain_names import first_chars, quoted
 from kitchener.schemas.compiled_schemas import SchemaBudget, stranger_schema
 from kitchener.schemas.json_schema import MAX_ERROR_CHARS
 
@@ -47,9 +47,9 @@ class OutputSchema:
             self.read(output)
         except ValidationError as error:
             found = error.errors(include_url=False, include_input=False, include_context=False)
-            return _shortened("; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in found))
+            return first_chars("; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in found), MAX_ERROR_CHARS)
         except ValueError as error:
-            return _shortened(str(error))
+            return first_chars(str(error), MAX_ERROR_CHARS)
         return None
 
     @classmethod
@@ -108,10 +108,6 @@ def _checked(
 
 def _place(loc: tuple[int | str, ...]) -> str:
     return "/".join(map(str, loc)) or "the whole value"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}…"
 
 
 _MAX_NAME: Final = 128

@@ -13,6 +13,7 @@ from kitchener.records.entries.approvals import ResumesMapping
 from kitchener.records.entries.common import opened, payload_as, text_of
 from kitchener.records.entries.turns import (
     CostSummary,
+    TurnCallPayload,
     TurnErrorKind,
     TurnErrorMapping,
     TurnResultPayload,
@@ -88,6 +89,24 @@ class TurnCall(NamedTuple):
     """The deferred work order that the turn continues; None: the message begins a turn of its own."""
     client_tools: ClientToolset | None = None
     """The tools that the caller runs, checked; None: none."""
+
+    def note_in(self, payload: TurnCallPayload) -> None:
+        """Adds the options that were given to a `TURN_STARTED`. It names schemas and tools by their hashes."""
+        if self.idempotency_key is not None:
+            payload["idempotency_key"] = self.idempotency_key
+            payload["idempotency_scope"] = "session" if self.session_id is not None else "subject"
+        if self.speaker is not None:
+            payload["speaker"] = self.speaker
+        if self.acceptance:
+            payload["acceptance"] = list(self.acceptance)
+        if self.output is not None:
+            payload["output_schema"] = self.output.hash
+        if self.client_tools is not None:
+            payload["client_tools"] = self.client_tools.hash
+        if self.tool_choice is not None:
+            payload["tool_choice"] = self.tool_choice
+        if self.resumes is not None:
+            payload["resumes"] = self.resumes
 
 
 @dataclass(frozen=True, slots=True)

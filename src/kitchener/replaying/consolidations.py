@@ -12,8 +12,7 @@ from typing import Final
 from kitchener.ledger import StoredEntry
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
-from kitchener.records.entries import ConsolidatedSignal, WorkOrderPlannedPayload, payload_as
-from kitchener.replaying.report import AS_ERASED
+from kitchener.records.entries import ConsolidatedSignal, ModelCallPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.replaying.tape import Tape, TurnTape
 
 PREFIX: Final = "CONS-"
@@ -36,19 +35,13 @@ class Consolidation(TurnTape):
     @property
     def is_erased(self) -> bool:
         """Whether the model's answer can no longer be read."""
-        return any("text" not in entry.payload["response"] for entry in self.of_type(events.LLM_CALL))
+        calls = (payload_as(ModelCallPayload, entry.payload) for entry in self.of_type(events.LLM_CALL))
+        return any("text" not in call["response"] for call in calls)
 
     @property
     def is_replayable(self) -> bool:
         """Whether HO1 and HO2 both finished it and its text can be read."""
         return self.end is not None and self.end.entry_type in _ENDS and bool(self.ho1m_ends) and not self.is_erased
-
-    @property
-    def skipped_as(self) -> str:
-        """Why it is not replayed."""
-        if self.is_erased:
-            return AS_ERASED
-        return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
 
 
 class ConsolidationTape(Tape):

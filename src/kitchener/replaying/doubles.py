@@ -38,7 +38,7 @@ from kitchener.records.tools.server_tools import ServerTool
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ToolQuestion
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
-from kitchener.replaying.recorded.routes import Routes
+from kitchener.replaying.on_record.routes import Routes
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.tape import Diverged, Tape, TurnTape, direct_calls, is_tagged, policy_version_of
 
@@ -63,7 +63,7 @@ class RecordedClock:
         return self._time_us
 
 
-def recorded_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
+def taped_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
     """The object that the caller of a turn wanted, with the recorded verdict of the caller's model; None: it wanted text.
 
     Also None if the schema cannot be read. The replay then diverges at the entry that names it.

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 import anyio.to_thread
 
-from kitchener.actors.executor.prompts import CompiledContract, Placed, PromptLibrary
+from kitchener.actors.executor.contracts import CompiledContract, Placed
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.sources import SourcesSealed
 from kitchener.canonical import canonical_bytes
 from kitchener.config import RuntimeConfig
@@ -29,10 +30,10 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import ESTIMATORS
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import RecordedClock, RecordedGateway
-from kitchener.replaying.recorded.before_import import ledgers_before_import
-from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.recorded.routes import AnyRoute
-from kitchener.replaying.recorded.sources import read_sources
+from kitchener.replaying.on_record.before_import import ledgers_before_import
+from kitchener.replaying.on_record.ledgers import RecordedLedgers, open_recorded
+from kitchener.replaying.on_record.routes import AnyRoute
+from kitchener.replaying.on_record.sources import read_sources
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.replay_supervisors import run_turn
 from kitchener.replaying.session import Replays, replays_now
@@ -279,9 +280,7 @@ class _Rebuild:
         calls: list[RecordedPrompt] = []
         for request in asked:
             entry = answered.get((request.wo_id, request.call))
-            payload = (
-                None if entry is None else payload_as(ModelCallPayload, events.read_payload(entry.entry_type, entry.payload))
-            )
+            payload = None if entry is None else events.read_as(ModelCallPayload, entry)
             parts = _parts_of(
                 request, replays.prompts.contract(request.contract_id), self._prompt_id, replays.recorded.agent.token_estimator
             )

@@ -1,6 +1,7 @@
 """Builds the supervisors that run recorded turns again, and runs a turn. Only models, tools, memory and clock are doubles.
 
-`doubles.py` has the doubles. `session.py` decides which sessions are replayed, and from which ledgers.
+Settings left out get the defaults of the policy version that a turn ran with. `doubles.py` has the doubles. `session.py`
+decides which sessions are replayed, and from which ledgers.
 """
 
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from typing import Final
 import anyio
 
 from kitchener.actors.assembly import SharedResources
+from kitchener.actors.authority.authority import BEFORE_6, recall_scope_of
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.actors.executor.reply_contract import direct_contract_of
+from kitchener.actors.executor.reply_contract import OBJECT_REPLY, direct_contract_of
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import ToolRegistry
@@ -34,11 +36,10 @@ from kitchener.replaying.doubles import (
     RecordedScores,
     RecordedTools,
     recorded_client_tools,
-    recorded_output,
+    taped_output,
 )
-from kitchener.replaying.recorded.routes import Routes
-from kitchener.replaying.recorded.sources import PresentSources
-from kitchener.replaying.recorded.versions import of_version, without_memory
+from kitchener.replaying.on_record.routes import Routes
+from kitchener.replaying.on_record.sources import PresentSources
 from kitchener.replaying.replay_ledgers import ReplayLedgers
 from kitchener.replaying.tape import Tape, TurnTape, offers_any, policy_version_of, providers_of
 
@@ -46,6 +47,28 @@ _DEADLINE_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds. It never passes, because the duration of the turn is recorded."""
 _NO_LIMIT: Final = {"consolidation": "manual", "turn_deadline_s": _DEADLINE_S, "consolidation_deadline_s": _DEADLINE_S}
 """Settings of a replay: no consolidation starts by itself, and the speed of the replay decides nothing."""
+
+
+def without_memory(agent: HO2Config, policy_version: int) -> HO2Config:
+    """The settings of a class without long-term memory. They recall from where the class did before."""
+    changes: dict[str, object] = {"ho3_enabled": False}
+    if policy_version > 2:
+        changes["recall_scope"] = recall_scope_of(agent)
+    return agent.model_copy(update=changes)
+
+
+def of_version(agent: HO2Config, policy_version: int) -> HO2Config:
+    """The settings of a class with the defaults of a version of the policy."""
+    changes: dict[str, object] = {}
+    if policy_version == 1:
+        changes["recalled_results"] = 0
+        if "turn_budget" not in agent.model_fields_set:
+            changes["turn_budget"] = 16_000
+    if policy_version < 6:
+        changes |= {key: value for key, value in BEFORE_6.items() if key not in agent.model_fields_set}
+    if policy_version < 4 and "synthesize_contract_id" not in agent.model_fields_set:
+        changes["synthesize_contract_id"] = OBJECT_REPLY
+    return agent.model_copy(update=changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +231,7 @@ async def _run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> No
             deadline=anyio.current_time() + _DEADLINE_S,
             memory=started.get("memory", True),
             acceptance=tuple(opened(started.get("acceptance", ())) or ()),
-            output=recorded_output(tape, turn),
+            output=taped_output(tape, turn),
             resumes=resumes,
             client_tools=recorded_client_tools(tape, turn),
         )
@@ -222,7 +245,7 @@ async def _run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> No
         acceptance=opened(started.get("acceptance", ())) or (),
         speaker=opened(started.get("speaker")),
         parts=turn.parts,  # type: ignore[arg-type]  # as they are stored, so that no bytes are read
-        output=recorded_output(tape, turn),  # with the recorded judgement of the caller's own model
+        output=taped_output(tape, turn),  # with the recorded judgement of the caller's own model
         deadline=_DEADLINE_S,
         tool_choice=started.get("tool_choice", "auto"),
         client_tools=client_tools or (),  # as they were checked then

@@ -9,7 +9,7 @@ import orjson
 
 from kitchener.plain_names import counted
 from kitchener.records.entries import NestedTurn
-from kitchener.replaying.recorded.sources import SourceChange
+from kitchener.replaying.on_record.sources import SourceChange
 
 _SHOWN: Final = 600
 """Characters of a value that a text shows."""
@@ -19,6 +19,11 @@ _ROWS: Final = 40
 
 AS_ERASED: Final = "erased"
 """Why a turn is skipped whose text has no key: its subject was erased, or the key is missing here."""
+
+
+def erased_in(skipped: Mapping[str, str]) -> int:
+    """Number of turns that are skipped because their subject was erased."""
+    return sum(why == AS_ERASED for why in skipped.values())
 
 
 def lacking_a_key(skipped: Mapping[str, str]) -> dict[str, str]:
@@ -122,7 +127,7 @@ class ReplayReport:
     @property
     def erased(self) -> int:
         """Number of turns that cannot be replayed because their subject was erased."""
-        return sum(why == AS_ERASED for why in self.skipped.values())
+        return erased_in(self.skipped)
 
     @property
     def is_identical(self) -> bool:

@@ -34,9 +34,9 @@ from kitchener.replaying.consolidations import PREFIX, Consolidation, Consolidat
 from kitchener.replaying.doubles import (
     RecordedClock,
 )
-from kitchener.replaying.recorded.before_import import ledgers_before_import
-from kitchener.replaying.recorded.ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.recorded.sources import PresentSources, RecordedConfigurations, SourceChange, recorded_outputs
+from kitchener.replaying.on_record.before_import import ledgers_before_import
+from kitchener.replaying.on_record.ledgers import RecordedLedgers, open_recorded
+from kitchener.replaying.on_record.sources import PresentSources, RecordedConfigurations, SourceChange, recorded_outputs
 from kitchener.replaying.recorded_memory import RecordedLearning, RecordedMemory
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.replay_supervisors import ReplaySupervisors, run_turn

@@ -23,6 +23,7 @@ from kitchener.records import events
 from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import (
     AttemptStartedPayload,
+    ModelCallPayload,
     NestedTurn,
     ProjectionPayload,
     ToolCallPayload,
@@ -36,7 +37,7 @@ from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import TYPE_TAGS
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
-from kitchener.replaying.recorded.sources import RecordedSources
+from kitchener.replaying.on_record.sources import RecordedSources
 from kitchener.replaying.report import AS_ERASED, ReplayDivergence
 from kitchener.replaying.signatures import RecordedSigners
 
@@ -130,7 +131,9 @@ def item_name(entry: StoredEntry) -> str:
     """The id of the item that is made of an entry: the reply of a turn has the turn's id, and its message one of its own."""
     if entry.entry_type == events.TURN_STARTED:
         return entry.entity_id + OF_MESSAGE
-    return result_id(entry.entity_id, entry.payload["call"]) if entry.entry_type == events.TOOL_CALL else entry.entity_id
+    if entry.entry_type == events.TOOL_CALL:
+        return result_id(entry.entity_id, payload_as(ToolCallPayload, entry.payload)["call"])
+    return entry.entity_id
 
 
 def providers_of(turns: Iterable[TurnTape]) -> set[str]:
@@ -319,7 +322,7 @@ class Tape:
         for turn in self.turns:
             for entry in turn.of_type(events.LLM_CALL) if not turn.is_erased else ():
                 payload = events.read_payload(entry.entry_type, entry.payload)
-                found[entry.entity_id, int(payload["call"])] = Recording.from_payload(payload)
+                found[entry.entity_id, payload_as(ModelCallPayload, payload)["call"]] = Recording.from_payload(payload)
         return found
 
     def attempts(self, wo_id: str, call: int) -> list[tuple[StoredEntry, Attempt]]:
@@ -428,7 +431,8 @@ def is_tagged(tape: Tape, wo_id: str) -> bool:
 
 def offers_any(tape: Tape, tool_ids: Iterable[str]) -> bool:
     """Whether any work order of the session may use one of these tools."""
-    planned = (entry.payload for entry in tape.entries.get(tape.ho2m, ()) if entry.entry_type == events.WO_PLANNED)
+    entries = (entry for entry in tape.entries.get(tape.ho2m, ()) if entry.entry_type == events.WO_PLANNED)
+    planned = (payload_as(WorkOrderPlannedPayload, entry.payload) for entry in entries)
     wanted = frozenset(tool_ids)
     return any(not wanted.isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
 

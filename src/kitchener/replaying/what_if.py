@@ -11,7 +11,7 @@ from typing import Final, TypedDict
 
 from kitchener.config import RuntimeConfig
 from kitchener.plain_names import counted
-from kitchener.replaying.report import AS_ERASED, lacking_a_key
+from kitchener.replaying.report import AS_ERASED, erased_in, lacking_a_key
 from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays
 from kitchener.runtime.root_layout import agent_of
@@ -80,7 +80,7 @@ class WhatIfReport:
     @property
     def erased(self) -> int:
         """Number of turns that cannot be read because their subject was erased."""
-        return sum(why == AS_ERASED for why in self.skipped.values())
+        return erased_in(self.skipped)
 
     @property
     def changed(self) -> tuple[TurnDiff, ...]:

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.assembly import ComponentKinds, SharedResources
-from kitchener.actors.consolidation.background import BackgroundJobs
+from kitchener.actors.consolidation.triggers import BackgroundJobs
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.executor_host import HostedExecutor

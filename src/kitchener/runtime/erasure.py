@@ -17,7 +17,6 @@ from typing import NamedTuple, Self
 import anyio.to_thread
 
 from kitchener.actors.erasure import ErasureGuard
-from kitchener.actors.sessions.state import COSTS
 from kitchener.actors.similarity.vector_store import erase_vectors
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
@@ -28,6 +27,16 @@ from kitchener.ledger import LedgerClient, LedgerEntry, StoredEntry
 from kitchener.media.content_store import ContentStore
 from kitchener.memory import HO3Memory
 from kitchener.records import events
+from kitchener.records.entries import (
+    CostSummary,
+    MessageImportedPayload,
+    SessionEndPayload,
+    SessionStartPayload,
+    SubjectErasedPayload,
+    TurnCompletedPayload,
+    TurnStartedPayload,
+    payload_as,
+)
 from kitchener.runtime.root_layout import index_dir, ledger_ids, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring
 from kitchener.sealed_values import MARK, is_sealed
@@ -270,38 +279,49 @@ class _Session:
     turns: int = 0
     plain_turns: int = 0
     completed: int = 0
-    cost: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
-    end: StoredEntry | None = None
+    cost: CostSummary = field(default_factory=lambda: CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0))
+    end: SessionEndPayload | None = None
 
     def take(self, entry: StoredEntry) -> None:
         """Applies the session's next entry."""
         if entry.entry_type == events.TURN_STARTED:
             self.turns += 1
-            self.plain_turns += isinstance(entry.payload.get("user_message"), str)
+            self.plain_turns += isinstance(payload_as(TurnStartedPayload, entry.payload).get("user_message"), str)
         elif entry.entry_type == events.MESSAGE_IMPORTED:
-            self.plain_turns += isinstance(entry.payload.get("text"), str)
+            self.plain_turns += isinstance(payload_as(MessageImportedPayload, entry.payload).get("text"), str)
         elif entry.entry_type == events.TURN_COMPLETED:
             self.completed += 1
-            cost = entry.payload.get("cost_summary") or {}
-            for name in COSTS:
-                self.cost[name] += cost.get(name, 0)
+            if cost := payload_as(TurnCompletedPayload, entry.payload).get("cost_summary"):
+                self.cost["input_tokens"] += cost.get("input_tokens", 0)
+                self.cost["output_tokens"] += cost.get("output_tokens", 0)
+                self.cost["llm_calls"] += cost.get("llm_calls", 0)
+                self.cost["tool_calls"] += cost.get("tool_calls", 0)
         elif entry.entry_type == events.SESSION_END:
-            self.end = entry
+            self.end = payload_as(SessionEndPayload, entry.payload)
 
     def belongs_to(self, kid: str) -> bool:
         """Whether the session belongs to this erasure, and not to an earlier one with another key."""
-        return self.end is None or self.end.payload.get("key_id") in (None, kid)
+        return self.end is None or self.end.get("key_id") in (None, kid)
+
+
+async def _session_ids(subject_id: str, ho2m: LedgerClient) -> list[str]:
+    """The ids of a subject's sessions with one agent class, oldest first."""
+    starts = ho2m.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START)
+    return [
+        start.session_id
+        async for start in starts
+        if start.session_id is not None and payload_as(SessionStartPayload, start.payload).get("subject_id") == subject_id
+    ]
 
 
 async def _sessions_of(begun: Erasure, ho2m: LedgerClient) -> list[_Session]:
     found = []
-    async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
-        if start.payload.get("subject_id") == begun.subject_id:
-            session = _Session(str(start.session_id))
-            async for entry in ho2m.read(session_id=session.session_id):
-                session.take(entry)
-            if session.belongs_to(begun.kid):
-                found.append(session)
+    for session_id in await _session_ids(begun.subject_id, ho2m):
+        session = _Session(session_id)
+        async for entry in ho2m.read(session_id=session_id):
+            session.take(entry)
+        if session.belongs_to(begun.kid):
+            found.append(session)
     return found
 
 
@@ -309,12 +329,18 @@ async def _record(begun: Erasure, ho2m: LedgerClient, sessions: Sequence[_Sessio
     """Appends the missing `SESSION_END` entries of one agent class, and then `SUBJECT_ERASED` if it is missing."""
     for session in sessions:
         if session.end is None:
-            base = {"v": events.VERSION, "session_id": session.session_id, "subject_id": begun.subject_id}
-            counts = {"turn_count": session.completed, "total_cost": session.cost}
-            fields = {**base, **counts, "reason": "erased", "key_id": begun.kid}
-            await ho2m.write(LedgerEntry(events.SESSION_END, session.session_id, fields))
-    if not any(each.payload.get("key_id") == begun.kid for each in await _records(begun.subject_id, ho2m)):
-        fields = {
+            end: SessionEndPayload = {
+                "v": events.VERSION,
+                "session_id": session.session_id,
+                "subject_id": begun.subject_id,
+                "turn_count": session.completed,
+                "total_cost": session.cost,
+                "reason": "erased",
+                "key_id": begun.kid,
+            }
+            await ho2m.write(LedgerEntry(events.SESSION_END, session.session_id, end))
+    if not any(each.get("key_id") == begun.kid for each in await _records(begun.subject_id, ho2m)):
+        erased: SubjectErasedPayload = {
             "v": events.VERSION,
             "subject_id": begun.subject_id,
             "key_id": begun.kid,
@@ -323,17 +349,19 @@ async def _record(begun: Erasure, ho2m: LedgerClient, sessions: Sequence[_Sessio
             "turns": sum(each.turns for each in sessions),
             "artifacts": artifacts,
         }
-        await ho2m.write(LedgerEntry(events.SUBJECT_ERASED, begun.subject_id, fields))
+        await ho2m.write(LedgerEntry(events.SUBJECT_ERASED, begun.subject_id, erased))
     await ho2m.commit()
 
 
-async def _records(subject_id: str, ho2m: LedgerClient) -> list[StoredEntry]:
-    return [entry async for entry in ho2m.read(key=events.erased_index_key(subject_id))]
+async def _records(subject_id: str, ho2m: LedgerClient) -> list[SubjectErasedPayload]:
+    """The recorded erasures of a subject, in one agent class."""
+    found = ho2m.read(key=events.erased_index_key(subject_id))
+    return [payload_as(SubjectErasedPayload, entry.payload) async for entry in found]
 
 
 async def _erased_before(subject_id: str, stores: Stores) -> ErasureReport:
     """The report of the last erasure, from its records; raises UnknownSubject if there is none."""
-    records = [each.payload for ho2m in stores.supervisors.values() for each in await _records(subject_id, ho2m)]
+    records = [each for ho2m in stores.supervisors.values() for each in await _records(subject_id, ho2m)]
     if not records:
         raise UnknownSubject(subject_id, await _why_unknown(subject_id, stores))
     newest = max(records, key=lambda each: (str(each.get("erased_at")), str(each.get("key_id"))))
@@ -343,28 +371,25 @@ async def _erased_before(subject_id: str, stores: Stores) -> ErasureReport:
         key_id=str(newest.get("key_id")),
         erased_at=str(newest.get("erased_at")),
         was_erased_before=True,
-        sessions=sum(int(each.get("sessions", 0)) for each in same),
-        turns=sum(int(each.get("turns", 0)) for each in same),
-        artifacts=max(int(each.get("artifacts", 0)) for each in same),
+        sessions=sum(each.get("sessions", 0) for each in same),
+        turns=sum(each.get("turns", 0) for each in same),
+        artifacts=max(each.get("artifacts", 0) for each in same),
     )
 
 
 async def _why_unknown(subject_id: str, stores: Stores) -> str:
     for ho2m in stores.supervisors.values():
-        async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
-            if start.payload.get("subject_id") == subject_id:
-                return "has no key: the entries about this subject were stored in plain text, so they cannot be erased"
+        if await _session_ids(subject_id, ho2m):
+            return "has no key: the entries about this subject were stored in plain text, so they cannot be erased"
     return "is not known: there is no key, no session and no erasure of this subject"
 
 
 async def _find_lost_kid(subject_id: str, stores: Stores) -> str | None:
     """The id of a key whose file was removed without a recorded erasure; None: there is none."""
     for ho2m in stores.supervisors.values():
-        recorded = {str(each.payload.get("key_id")) for each in await _records(subject_id, ho2m)}
-        async for start in ho2m.read(key="sessions", entry_type=events.SESSION_START):
-            if start.payload.get("subject_id") != subject_id:
-                continue
-            async for entry in ho2m.read(session_id=start.session_id):
+        recorded = {each.get("key_id") for each in await _records(subject_id, ho2m)}
+        for session_id in await _session_ids(subject_id, ho2m):
+            async for entry in ho2m.read(session_id=session_id):
                 for value in entry.payload.values():
                     if is_sealed(value) and (kid := str(value[MARK].get("kid"))) not in recorded:
                         return kid

@@ -42,7 +42,7 @@ from kitchener.gateway.providers.factory import MAX_KEY_BYTES
 from kitchener.gateway.providers.library.vendors import check_vendors
 from kitchener.gateway.routing import check_router
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
-from kitchener.plain_names import is_plain_name, quoted
+from kitchener.plain_names import first_chars, is_plain_name, quoted
 from kitchener.runtime.setting_checks import check_model_choices
 from kitchener.runtime.tools.connected_servers import check_servers
 from kitchener.small_files import read_regular
@@ -298,7 +298,7 @@ def _typed(text: str, at: SettingPath, name: str) -> object:
         known = replacement_of(RuntimeConfig, at) or (
             "is no setting; `kitchener config schema` lists them, with `__` between the keys"
         )
-        shown = name if len(name) <= _SHOWN_VARIABLE_CHARS else f"{name[:_SHOWN_VARIABLE_CHARS]}…"
+        shown = first_chars(name, _SHOWN_VARIABLE_CHARS)
         raise ConfigError(f"environment variable {shown}", "", "", known)
     try:
         TypeAdapter(annotation).validate_python(text, strict=True)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from kitchener.clock import Clock
-from kitchener.config import INHERITED, HO2Config, HO3MemoryConfig, RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, INHERITED, HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.memory import HO3Memory
 from kitchener.memory.reader import memory_dir
 from kitchener.sealing import Sealer
@@ -39,7 +39,7 @@ async def open_memories(
     known = config.classes or config.agents  # if no class has a table, all have the settings of `[agents.default]`
     classes = {name: agent for name, agent in known.items() if agent.ho3_enabled}
     if config.memory.enabled:
-        classes = {"ADMIN": HO2Config(), **known}
+        classes = {DEFAULT_AGENT: HO2Config(), **known}
     opened: dict[Path, HO3Memory] = {}
     memories: dict[str, HO3Memory] = {}
     async with AsyncExitStack() as stack:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from urllib.parse import unquote
 
 from kitchener.actors.sessions.fresh_ids import check_session_id
-from kitchener.config import INHERITED, HO2Config, HO3MemoryConfig, RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, INHERITED, HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.ids import is_agent_class, path_part
 from kitchener.ledger import LedgerReader
@@ -92,21 +92,21 @@ def index_dir(config: RuntimeConfig) -> Path:
 
 
 def agent_classes(config: RuntimeConfig) -> list[str]:
-    """Every agent class that is configured or has a ledger, in alphabetical order."""
+    """Every agent class that is configured or has a supervisor's ledger, in alphabetical order."""
     found = (unquote(path.parent.name) for path in Path(config.plane_root).glob("HO2/*/ho2m.jsonl"))
     return sorted({*config.classes, *filter(is_agent_class, found)})
 
 
 def supervisors_ledgers(config: RuntimeConfig) -> dict[str, Path]:
     """The existing supervisors' ledgers, by agent class, in alphabetical order."""
-    found = {name: ledger_paths(config, name)["ho2m"] for name in sorted({"ADMIN", *agent_classes(config)})}
+    found = {name: ledger_paths(config, name)["ho2m"] for name in sorted({DEFAULT_AGENT, *agent_classes(config)})}
     return {name: path for name, path in found.items() if path.exists()}
 
 
 def memories(config: RuntimeConfig) -> dict[Path, HO3MemoryConfig]:
     """The existing memories, by directory, each with the settings of the first agent class that uses it."""
     root, found = Path(config.plane_root), dict[Path, HO3MemoryConfig]()
-    for name in sorted({"ADMIN", *agent_classes(config)}):
+    for name in sorted({DEFAULT_AGENT, *agent_classes(config)}):
         own = memory_config(config.memory, agent_of(config, name))
         found.setdefault(memory_dir(root, own), own)
     return {
@@ -167,4 +167,4 @@ async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str
             async with open_reader(config, agent_class, "ho2m") as reader:
                 if await reader.last(session_id=session_id):
                     return agent_class
-    raise UnknownSession(session_id, asked[0] if asked else "ADMIN")
+    raise UnknownSession(session_id, asked[0] if asked else DEFAULT_AGENT)

@@ -23,7 +23,7 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told, errors_in
 from kitchener.clock import Clock, SystemClock, iso
-from kitchener.config import LimitsConfig, RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
@@ -51,13 +51,12 @@ from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
 from kitchener.runtime.queries.approval_list import ApprovalInfo, list_approvals
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
-from kitchener.runtime.queries.spent_before import spent_since
+from kitchener.runtime.queries.spent_since import spent_since
 from kitchener.runtime.root_layout import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.signing import load_signer
-from kitchener.telemetry.chosen_telemetry import chosen_telemetry
-from kitchener.telemetry.port import Telemetry
+from kitchener.telemetry.port import Telemetry, chosen_telemetry
 
 _log = get_logger(__name__)
 
@@ -76,7 +75,7 @@ class Runtime:
         self._agents: dict[str, Agent] = {}
         self._erasing = anyio.Lock()
 
-    def supervisor(self, agent_class: str = "ADMIN") -> HO2Supervisor:
+    def supervisor(self, agent_class: str = DEFAULT_AGENT) -> HO2Supervisor:
         """The supervisor of an agent class; every call returns the same object.
 
         Raises:
@@ -86,7 +85,7 @@ class Runtime:
         """
         return self._agent(agent_class).supervisor
 
-    def ledgers(self, agent_class: str = "ADMIN") -> Ledgers:
+    def ledgers(self, agent_class: str = DEFAULT_AGENT) -> Ledgers:
         """The ledgers of an agent class; open after the first call of its supervisor."""
         return self._agent(agent_class).ledgers
 
@@ -100,7 +99,7 @@ class Runtime:
             statistics=self.statistics,
         )
 
-    def memory(self, agent_class: str = "ADMIN") -> HO3Memory:
+    def memory(self, agent_class: str = DEFAULT_AGENT) -> HO3Memory:
         """The long-term memory, with the thresholds of an agent class; namespaces are `agent_class/subject_id`.
 
         Raises:
@@ -113,7 +112,7 @@ class Runtime:
         return memory
 
     async def sessions(
-        self, agent_class: str = "ADMIN", *, subject_id: str | None = None, limit: int = 100
+        self, agent_class: str = DEFAULT_AGENT, *, subject_id: str | None = None, limit: int = 100
     ) -> list[SessionInfo]:
         """The sessions of an agent class that began last, newest first. Their turns: `supervisor.session(id)`.
 
@@ -133,7 +132,7 @@ class Runtime:
         await agent.ready()
         return await list_sessions(agent.ledgers.ho2m, subject_id=subject_id, limit=limit)
 
-    async def begin_from(self, earlier: SpokenConversation, *, subject_id: str, agent_class: str = "ADMIN") -> SessionId:
+    async def begin_from(self, earlier: SpokenConversation, *, subject_id: str, agent_class: str = DEFAULT_AGENT) -> SessionId:
         """Starts a session with the messages of an earlier conversation elsewhere, and returns its id.
 
         The messages are recorded as imported. The same conversation of the same subject gives the same session, unless the
@@ -158,7 +157,7 @@ class Runtime:
         return SessionId(added.conversations[0].session_id)
 
     async def pending_approvals(
-        self, agent_class: str = "ADMIN", *, session_id: str | None = None, subject_id: str | None = None
+        self, agent_class: str = DEFAULT_AGENT, *, session_id: str | None = None, subject_id: str | None = None
     ) -> list[ApprovalInfo]:
         """The tool calls of an agent class that wait for a person, oldest first. `supervisor.approve` and `deny` answer them.
 
@@ -289,7 +288,7 @@ class Runtime:
 
     def _check_room(self, agent_class: str) -> None:
         """Refuses another class without settings if `max_agent_classes` of them are open. Callers may choose their names."""
-        configured, limit = {"ADMIN", *self.config.classes}, self.config.limits.max_agent_classes
+        configured, limit = {DEFAULT_AGENT, *self.config.classes}, self.config.limits.max_agent_classes
         if agent_class not in configured and sum(name not in configured for name in self._agents) >= limit:
             raise CallerError(
                 f"agent class {agent_class!r} is not configured, and limits.max_agent_classes = {limit} such classes are open;"
@@ -298,7 +297,7 @@ class Runtime:
 
     async def _open_configured(self) -> None:
         await self._shared.servers.settle()
-        for agent_class in self.config.classes or ("ADMIN",):
+        for agent_class in self.config.class_names:
             await self._agent(agent_class).ready()
         offered = {tool_id for agent in self._agents.values() for tool_id in agent.tools.tool_ids}
         given = (each if isinstance(each, Tool) else Tool(each) for each in self._shared.injected.tools)

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.config import RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, RuntimeConfig
 from kitchener.errors import RuntimeClosed
 from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
@@ -167,7 +167,7 @@ def open_sync(
     root: str | Path | None = None,
     tools: Sequence[Callable[..., object]] = (),
     providers: Mapping[str, Provider] | None = None,
-    agent_class: str = "ADMIN",
+    agent_class: str = DEFAULT_AGENT,
     subject_id: str | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
     admin_socket: bool | None = None,

@@ -1,22 +1,30 @@
 """Keeps strangers' schemas compiled, and remembers why others cannot be, so that none is compiled for each request again.
 
 Compiling takes up to half a second, in which nothing else of the process runs. What is kept takes memory that nobody sees in
-the text of a schema, so its size is estimated and bounded. Safe to use from several threads.
+the text of a schema, so its size is estimated and bounded. The time of checks is booked where `CHECK_TIME` says. Safe to use
+from several threads.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from threading import Lock
 from time import thread_time
 from typing import Final, NamedTuple, Protocol
 
-from kitchener.schemas.check_time import CHECK_TIME, BookTime
 from kitchener.schemas.json_schema import MAX_ERROR_CHARS, JsonSchema
 from kitchener.schemas.pattern_limits import compiled_bytes
 
 MAX_KEPT_BYTES: Final = 256 * 1_048_576
 """Estimated memory of all that is kept, bytes. The schemas of one message take at most about 130 MB, ordinary ones 1 MB."""
 _FAILURE_BYTES: Final = 4_096
+BookTime = Callable[[float], None]
+"""Books seconds of processor time. Called in the thread that took them."""
+
+CHECK_TIME: ContextVar[BookTime | None] = ContextVar("CHECK_TIME", default=None)
+"""Where the code that runs here books its checks; None: nowhere. The code that runs a turn for a client sets it, so that a
+server can bound the time of each client. A worker has it from its asker (`lanes/askers.py`). A check never depends on the sum:
+a running turn is decided the same way whether or not anybody counts, and a replay counts nothing."""
 
 
 class SchemaBudget(Protocol):

@@ -6,6 +6,7 @@ from typing import Final, NoReturn
 
 import jsonschema_rs
 
+from kitchener.plain_names import first_chars
 from kitchener.schemas.pattern_limits import MATCH_OPTIONS, pattern_problem
 from kitchener.schemas.schema_steps import UNCOUNTED, refers, steps, steps_of_strangers
 
@@ -79,7 +80,7 @@ class JsonSchema:
         error = next(self._validator.iter_errors(value))
         where = "/".join(str(part) for part in error.instance_path) or "the whole value"
         text = f"{where}: {error.message}"
-        return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}…"
+        return first_chars(text, MAX_ERROR_CHARS)
 
 
 def _refuse(uri: str) -> NoReturn:

@@ -10,10 +10,11 @@ from typing import Final
 
 import anyio
 import anyio.lowlevel
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
@@ -25,25 +26,39 @@ from kitchener.serve.access.callers import Callers
 from kitchener.serve.access.guard import Draining, Guard
 from kitchener.serve.access.request_subject import RequestSubjects
 from kitchener.serve.agui.agui_door import AguiDoor
-from kitchener.serve.answers.chat_answers import ChatAnswer, ListedModelAnswer, ModelListAnswer
-from kitchener.serve.caller_trace import traced_by
-from kitchener.serve.chat.chat_request import ChatBody
-from kitchener.serve.chat.completions import ChatDoor
-from kitchener.serve.chat.session_finder import SessionFinder
+from kitchener.serve.answer_models.chat_answers import ChatAnswer, ListedModelAnswer, ModelListAnswer
+from kitchener.serve.chat_completions.chat_request import ChatBody
+from kitchener.serve.chat_completions.completions import ChatDoor
+from kitchener.serve.chat_completions.session_finder import SessionFinder
 from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
-from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, runtime_families, server_families
-from kitchener.serve.metrics.process_metrics import process_families
+from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, process_families, runtime_families, server_families
 from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
-from kitchener.serve.page.page_files import page_routes
 from kitchener.serve.responses.input_items import InputItems
 from kitchener.serve.responses.responses_api import response_operations
 from kitchener.serve.responses.responses_door import ResponsesDoor
 from kitchener.serve.served_turns import ServedTurns
+from kitchener.serve.web_chat.page_files import page_routes
+from kitchener.telemetry.port import Telemetry
 
 _log = get_logger(__name__)
+
+
+def _traced_by(telemetry: Telemetry | None, app: ASGIApp) -> ASGIApp:
+    """The application in which requests are parts of their callers' traces; without telemetry, the application itself."""
+    if telemetry is None:
+        return app
+
+    async def traced(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        with telemetry.caller(Headers(scope=scope)):
+            await app(scope, receive, send)
+
+    return traced
 
 
 class KitchenerServer:
@@ -101,7 +116,7 @@ class KitchenerServer:
         public = [each.path for each in page]
         subjects, router = RequestSubjects(config, clock), Router(routes, redirect_slashes=False)
         self._guard = Guard(router, callers, subjects, config, turns.counts, self._draining, public)
-        self.app: ASGIApp = traced_by(runtime.telemetry, self._guard)
+        self.app: ASGIApp = _traced_by(runtime.telemetry, self._guard)
         """The ASGI application."""
 
     async def look_after(self) -> None:
@@ -183,7 +198,7 @@ async def open_server(runtime: Runtime, *, clock: Clock | None = None) -> AsyncI
     body_error: Exception | None = None
     async with anyio.create_task_group() as tasks:
         serve = config.serve
-        counts, cancels = ServerCounts(config.classes or ("ADMIN",)), serve.client_gone == "cancel"
+        counts, cancels = ServerCounts(config.class_names), serve.client_gone == "cancel"
         turns = ServedTurns(tasks, config.limits.stream_buffer, serve.text_interval_s, cancels=cancels, counts=counts)
         server = KitchenerServer(runtime, callers, turns, clock or SystemClock())
         tasks.start_soon(server.look_after)

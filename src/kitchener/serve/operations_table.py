@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kitchener.config import ServeRight
 from kitchener.serve.access.guard import caller_of
-from kitchener.serve.answers.answer import ProblemAnswer
+from kitchener.serve.answer_models.answer import ProblemAnswer
 from kitchener.serve.problems import RequestRefused, json_response
 
 M = TypeVar("M", bound=BaseModel)

@@ -175,7 +175,7 @@ STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, ProblemCo
 )
 
 
-def problem_of(error: Exception, asked_for: str = "this") -> Problem:
+def problem_for(error: Exception, asked_for: str = "this") -> Problem:
     """The answer of the server to an error.
 
     A failure of the server is logged by its class and its place, and by its text only if that can say nothing but where the

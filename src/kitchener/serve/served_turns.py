@@ -17,7 +17,7 @@ from kitchener.errors import CallerError, KitchenerError, RuntimeClosed
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
-from kitchener.schemas.check_time import CHECK_TIME
+from kitchener.schemas.compiled_schemas import CHECK_TIME
 from kitchener.serve.access.allowances import RequestPlace
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts, TurnCounts
 from kitchener.serve.text_pace import TextPace

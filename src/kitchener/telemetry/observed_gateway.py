@@ -13,7 +13,7 @@ from kitchener.gateway.providers.trace_headers import TRACE_HEADERS, trace_lines
 from kitchener.lanes.envelope import Outlet
 from kitchener.records.prompt import RULES_PROVIDER, PromptRequest, PromptResponse, StreamRestart, TextPiece
 from kitchener.telemetry import names
-from kitchener.telemetry.captured_content import as_json, content_of, finish_reason_of
+from kitchener.telemetry.captured_content import attribute_json, content_of, finish_reason_of
 from kitchener.telemetry.spans import AttributeValue, OpenSpan, Tracing
 
 
@@ -74,7 +74,7 @@ class ObservedGateway(LLMGateway):
         """Adds the messages to the span, and writes them as an event, if the environment asks for it."""
         content = self._tracing.content
         if content.in_spans:
-            call.note(lambda: {key: as_json(value) for key, value in content_of(request, response).items()})
+            call.note(lambda: {key: attribute_json(value) for key, value in content_of(request, response).items()})
         if content.in_events:
             call.tell(names.INFERENCE_DETAILS, lambda: {**known, **content_of(request, response)})
 

@@ -15,8 +15,8 @@ from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
+from kitchener.actors.turn.reply import TurnOutcome
 from kitchener.actors.turn.runner import TurnRunner
-from kitchener.actors.turn.turn import TurnOutcome
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.lanes.askers import ids_of_turn
 from kitchener.ledger import LateLedgers, LedgerClient
@@ -25,7 +25,7 @@ from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.turn import TurnCall, TurnResult, UpdateListener
 from kitchener.records.work_order import WorkOrder
 from kitchener.telemetry import names
-from kitchener.telemetry.captured_content import as_json, turn_content
+from kitchener.telemetry.captured_content import attribute_json, turn_content
 from kitchener.telemetry.spans import AttributeValue, OpenSpan, Tracing
 
 
@@ -73,7 +73,7 @@ class ObservedRunner(TurnRunner):
                 known[names.APPROVAL_PENDING] = list(result.pending_approval)
         if self._tracing.content.in_spans:
             said = turn_content(message, result.response if result is not None else None)
-            known |= {key: as_json(value) for key, value in said.items()}
+            known |= {key: attribute_json(value) for key, value in said.items()}
         return known
 
 
@@ -93,7 +93,7 @@ class ObservedTools(ToolRegistry):
         name, duration = f"{names.EXECUTE_TOOL} {tool_id}", self.tracing.instruments.tool
         with OpenSpan(self.tracing, name, SpanKind.INTERNAL, known, duration, labels) as running:
             if self.tracing.content.in_spans:
-                running.note(lambda: {names.TOOL_ARGUMENTS: as_json(arguments)})
+                running.note(lambda: {names.TOOL_ARGUMENTS: attribute_json(arguments)})
             outcome = await super().run(tool_id, arguments, call)
             if outcome.question is not None:
                 running.note({names.APPROVAL_QUESTION: True})

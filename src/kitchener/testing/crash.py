@@ -29,6 +29,7 @@ import anyio.to_thread
 
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import policy_code
+from kitchener.config import DEFAULT_AGENT
 from kitchener.errors import CallerError, OutcomeUnknown
 from kitchener.ids import SessionId
 from kitchener.ledger import LedgerReader, StoredEntry, compute_trace_hash, verify_file
@@ -102,7 +103,7 @@ def crash_test(
     *,
     kills: int = 20,
     check: CrashCheck | None = None,
-    agent_class: str = "ADMIN",
+    agent_class: str = DEFAULT_AGENT,
     backend: Literal["asyncio", "trio"] = "asyncio",
     root: str | Path | None = None,
     life_s: float = 60.0,

@@ -18,6 +18,7 @@ from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import Cut, RecordedEvent
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, fold_subject, signal_keys
+from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.tape import Tape, TurnTape
 
@@ -285,7 +286,7 @@ async def _learned_to(replays: Replays, tape: Tape, turn_id: str | None, subject
 
 
 def _position(turn: TurnTape) -> int:
-    return int(turn.started.payload["read_positions"].get(OVERLAYS, 0))
+    return payload_as(TurnStartedPayload, turn.started.payload)["read_positions"].get(OVERLAYS, 0)
 
 
 def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, subject_id: str) -> str | None:

@@ -21,7 +21,7 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.ref import Ref
-from kitchener.replaying.recorded.sources import RecordedSources, read_sources
+from kitchener.replaying.on_record.sources import RecordedSources, read_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.tuning.prompt_prefixes import PromptPrefix, TurnPrefix
 
@@ -155,7 +155,7 @@ async def _projections(context: LedgerReader, session_id: str) -> dict[str, Show
     found: dict[str, ShownProjection] = {}
     async for entry in context.read(session_id=session_id, entry_type=events.PROJECTION_COMPUTED):
         payloads[entry.ref] = entry.payload
-        payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))
+        payload = events.read_as(ProjectionPayload, entry)
         if payload["mode"] == "enforce" and "turn_id" in payload:
             known[entry.ref] = read_chain(entry.payload, known, payloads.__getitem__)
             found[payload["turn_id"]] = payload, known[entry.ref]

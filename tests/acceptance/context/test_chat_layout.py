@@ -8,7 +8,8 @@ from typing import Any, Final
 import pytest
 
 from kitchener import tool
-from kitchener.actors.executor.prompts import PromptLibrary, prompt_sources
+from kitchener.actors.executor.prompt_files import prompt_sources
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import read_prompts, replay_session

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from kitchener.actors.assembly import SharedResources
-from kitchener.actors.consolidation.background import BackgroundJobs
+from kitchener.actors.consolidation.triggers import BackgroundJobs
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult

@@ -7,7 +7,7 @@ import pytest
 from kitchener import Runtime, replay_session
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.context import estimator, evidence_item
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn
+from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn
 from kitchener.records.ref import Ref
 from tests.acceptance.content_kit import ADA, BO, config, model, replies, running
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import anyio
 
-from kitchener.actors.consolidation.background import BackgroundJobs
+from kitchener.actors.consolidation.triggers import BackgroundJobs
 from tests.logs import captured_logs
 
 

@@ -12,8 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kitchener.actors.executor import packs as prompt_templates
+from kitchener.actors.executor.contracts import CompiledContract
 from kitchener.actors.executor.packs import PackTemplate, PromptPart, compile_pack, fence, plain
-from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary, prompt_sources
+from kitchener.actors.executor.prompt_files import prompt_sources
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.config import HO2Config
 from kitchener.errors import PromptError

@@ -19,6 +19,7 @@ from kitchener.actors.sessions.state import (
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.ids import SessionId, SubjectId, TurnId
 from kitchener.records import events
+from kitchener.records.entries import SessionStartPayload, payload_as
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.ref import Ref
 from kitchener.runtime import Runtime
@@ -193,7 +194,8 @@ async def read_back(runtime: Runtime, session_id: str) -> SessionState:
     async for entry in runtime.ledgers().ho2m.read(session_id=session_id):
         payload = events.read_payload(entry.entry_type, entry.payload)
         if first is None:
-            first = SessionState(SessionId(session_id), SubjectId(payload["subject_id"]), payload.get("external_id"))
+            start = payload_as(SessionStartPayload, payload)
+            first = SessionState(SessionId(session_id), SubjectId(start["subject_id"]), start.get("external_id"))
         found.append((entry.entry_type, payload, entry.ref))
     assert first is not None
     return fold(first, found)

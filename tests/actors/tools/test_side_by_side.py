@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from kitchener.actors.tools.results import ToolOutcome
-from kitchener.actors.tools.side_by_side import groups_of, run_all
+from kitchener.actors.tools.side_by_side import concurrent_groups, run_all
 
 
 async def test_an_interrupt_in_one_call_ends_the_others_and_reaches_the_caller() -> None:
@@ -44,6 +44,6 @@ async def test_a_call_whose_task_is_cancelled_from_elsewhere_has_an_error_for_an
 
 def test_calls_keep_their_order_and_only_read_only_neighbours_share_a_group() -> None:
     calls = [(name, dict[str, object]()) for name in ("r1", "r2", "r3", "w", "w", "r4")]
-    groups = [[name for name, _ in group] for group in groups_of(calls, 2, lambda name: name.startswith("r"))]
+    groups = [[name for name, _ in group] for group in concurrent_groups(calls, 2, lambda name: name.startswith("r"))]
     assert groups == [["r1", "r2"], ["r3"], ["w"], ["w"], ["r4"]]
-    assert list(groups_of([], 2, lambda _: True)) == []
+    assert list(concurrent_groups([], 2, lambda _: True)) == []

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from kitchener.cli.terminal.file_problem import file_problem
+from kitchener.cli.terminal.output import file_problem
 from kitchener.clock import SystemClock
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
 from tests.cli.conftest import Cli

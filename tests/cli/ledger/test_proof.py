@@ -11,7 +11,7 @@ import pytest
 from kitchener.canonical import digest
 from kitchener.context import read_chain
 from kitchener.errors import CallerError
-from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
+from kitchener.ledger.bundles.bundle import BundleSelection, write_bundle
 from kitchener.ledger.verify.checkpoint import checkpoint_path
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.records.ref import Ref

@@ -6,8 +6,8 @@ import pytest
 
 from kitchener.actors.authority.ranking import words_under
 from kitchener.context import Ruleset, estimator, evidence_item
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_5, LexicalWeights
+from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.records.ref import Ref
 
 FEW, MANY = 20, 100

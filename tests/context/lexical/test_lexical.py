@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, LexicalWeights
+from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn, LexicalWeights
 
 FILLER = ("The weather was grey.", "We talked for long.", "Nothing else came up.", "That sounds fine.", "See the other list.")
 
@@ -137,7 +137,7 @@ def test_a_weight_of_nothing_takes_its_idea_away_and_breaks_nothing(turns: list[
 def test_the_order_does_not_depend_on_how_python_hashes_text() -> None:
     """Set order differs from process to process; none may reach the ranking."""
     program = (
-        "from kitchener.context.lexical.index import *\n"
+        "from kitchener.context.lexical.turn_index import *\n"
         "texts = ['My dog Rex barked in Paris', 'The cat and the puppy', 'I never eat', 'We went on 8 May 2024'] * 5\n"
         "turns = [LexicalTurn(t, str(i // 3), ('Ada', 'Bob')[i % 2], '8 May, 2024') for i, t in enumerate(texts)]\n"
         "print(LexicalIndex(turns).rank('Which pets and animals did Ada see in Rome on 8 May 2024?'))"

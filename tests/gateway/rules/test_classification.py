@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kitchener.gateway.rules.classification import MAX_OBJECTIVE_CHARS, classify
 from kitchener.gateway.rules.relation import RecentTurn
 from kitchener.gateway.rules.tool_choice import choose_tool
-from kitchener.gateway.rules.vocabulary import words_of
+from kitchener.gateway.rules.vocabulary import lower_words
 from kitchener.records.prompt import ToolSpec
 from tests.gateway.asking import schema_of
 from tests.gateway.rules.test_relation import HOTEL, TEXT, TURN
@@ -146,7 +146,7 @@ def test_any_message_gets_a_classification_by_the_contract(message: str, objecti
 
 @given(message=st.text(alphabet=st.sampled_from("ab ./'\"`?-listread_filepackages"), max_size=80))
 def test_what_a_tool_is_asked_for_was_in_the_message(message: str) -> None:
-    found = choose_tool(message, words_of(message), TOOLS)
+    found = choose_tool(message, lower_words(message), TOOLS)
     if found is not None:
         assert all(value in message for value in found["arguments"].values())
 

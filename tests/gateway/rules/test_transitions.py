@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import transitions
-from kitchener.gateway.rules.vocabulary import TOPIC_OF_STEM, stem, words_of
+from kitchener.gateway.rules.vocabulary import TOPIC_OF_STEM, lower_words, singular
 
 PLUMBER = [
     ("user", "I need a plumber for a leaking tap.", ""),
@@ -44,7 +44,7 @@ def written(path: Path, *dialogues: list[tuple[str, str, str]]) -> Path:
 
 def test_a_dialogue_about_things_that_no_table_names_is_followed() -> None:
     for dialogue in (PLUMBER, SEEDS):
-        named = {word for _, text, _ in dialogue for word in words_of(text) if stem(word) in TOPIC_OF_STEM}
+        named = {word for _, text, _ in dialogue for word in lower_words(text) if singular(word) in TOPIC_OF_STEM}
         assert not named
         turns = [{"speaker": who, "text": text, **({"relation": gold} if gold else {})} for who, text, gold in dialogue]
         assert [case.decided for case in transitions.play(turns)] == [gold for *_, gold in dialogue if gold]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from kitchener.config import LedgerConfig
 from kitchener.errors import ConfigError, LedgerDamaged, LedgerLocked, LedgerTailMissing
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
-from kitchener.ledger.audit.bundle import BundleSelection, write_bundle
+from kitchener.ledger.bundles.bundle import BundleSelection, write_bundle
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.manifests import folder_of, manifest_path, segment_path
 from kitchener.ledger.format.lines import split_line

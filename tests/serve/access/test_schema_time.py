@@ -14,10 +14,9 @@ from kitchener import tool
 from kitchener.config import ServeClientConfig
 from kitchener.records.prompt import PromptRequest
 from kitchener.schemas import compiled_schemas
-from kitchener.schemas.check_time import CHECK_TIME
-from kitchener.schemas.compiled_schemas import CompiledSchemas, StrangerSchema, stranger_schema
+from kitchener.schemas.compiled_schemas import CHECK_TIME, CompiledSchemas, StrangerSchema, stranger_schema
 from kitchener.schemas.json_schema import JsonSchema
-from kitchener.serve.access.schema_time import SchemaTime
+from kitchener.serve.access.allowances import SchemaTime
 from kitchener.serve.problems import RequestRefused
 from kitchener.testing import ScriptedProvider, replay_session, use_tool
 from tests.acceptance.stack import Hold, echo, open_scripted

@@ -11,8 +11,7 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.attempts import ProviderUsage
 from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
-from kitchener.serve.metrics.exposition import exposition, runtime_families
-from kitchener.serve.metrics.metric_family import MetricFamily
+from kitchener.serve.metrics.exposition import MetricFamily, exposition, runtime_families
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
 from tests.serve.metrics.metrics_text import read_metrics

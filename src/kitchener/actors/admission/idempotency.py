@@ -16,7 +16,14 @@ from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, Re
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import IdempotencyScope, TurnStartedPayload, opened, payload_as
+from kitchener.records.entries import (
+    IdempotencyScope,
+    ToolCallPayload,
+    ToolStartedPayload,
+    TurnStartedPayload,
+    opened,
+    payload_as,
+)
 from kitchener.records.turn import TurnCall, TurnResult
 
 
@@ -117,20 +124,19 @@ class IdempotencyKeys:
     async def _finished(self, key: str, message: KeyedMessage, owner: KeyOwner) -> TurnResult | None:
         """Returns the recorded result, or None if the key may run a new turn."""
         for start in reversed(await self._starts(key, owner)):
-            turn_id = start.payload["turn_id"]
-            said = start.payload["user_message"]
-            if not isinstance(said, str):  # a new turn would restore the erased message
-                raise SubjectErased(str(start.payload["subject_id"]), str(start.payload["session_id"]))
             started, parts = payload_as(TurnStartedPayload, start.payload), message.parts
+            said = started["user_message"]
+            if not isinstance(said, str):  # a new turn would restore the erased message
+                raise SubjectErased(started["subject_id"], started["session_id"])
             recorded = started.get("parts", [])
             brought = (started.get("output_schema"), started.get("client_tools"))
             options = (started.get("tool_choice"), tuple(opened(started.get("acceptance", ())) or ()), started["memory"])
             then = KeyedMessage(said, opened(started.get("speaker")), recorded, *brought, options)
             is_same = then._replace(parts=parts) == message and len(recorded) == len(parts)
             if is_same and parts:
-                is_same = await same_parts(self._ledgers.ho2m, str(start.payload["subject_id"]), parts, recorded)
+                is_same = await same_parts(self._ledgers.ho2m, started["subject_id"], parts, recorded)
             if not is_same:
-                raise IdempotencyConflict(key, turn_id)
+                raise IdempotencyConflict(key, started["turn_id"])
             end = await self._end(start)
             if end is not None and end.entry_type == events.TURN_COMPLETED:
                 return TurnResult.from_payload(events.read_payload(end.entry_type, end.payload), self._agent_class)
@@ -142,8 +148,8 @@ class IdempotencyKeys:
 
     async def _end(self, start: StoredEntry) -> StoredEntry | None:
         ends = self._ledgers.ho2m.read(
-            session_id=start.payload["session_id"],
-            entity_id=start.payload["turn_id"],
+            session_id=start.session_id,
+            entity_id=start.entity_id,
             entry_type=(events.TURN_COMPLETED, events.TURN_ABORTED),
             after_seq=start.seq,
             limit=1,
@@ -159,13 +165,14 @@ class IdempotencyKeys:
         async for entry in self._ledgers.ho1m.read(
             session_id=start.session_id, entry_type=(events.TOOL_STARTED, events.TOOL_CALL)
         ):
-            payload = entry.payload
-            if payload["turn_id"] != turn_id:
+            if entry.payload["turn_id"] != turn_id:
                 continue
-            if entry.entry_type == events.TOOL_STARTED and not payload.get("read_only", False):
-                open_tools[entry.entity_id, payload["call"]] = payload["tool_id"]
-            elif entry.entry_type == events.TOOL_CALL:
-                open_tools.pop((entry.entity_id, payload["call"]), None)
+            if entry.entry_type == events.TOOL_CALL:
+                open_tools.pop((entry.entity_id, payload_as(ToolCallPayload, entry.payload)["call"]), None)
+                continue
+            started = payload_as(ToolStartedPayload, entry.payload)
+            if not started.get("read_only", False):
+                open_tools[entry.entity_id, started["call"]] = started["tool_id"]
         for tool_id in open_tools.values():
             raise OutcomeUnknown(key, turn_id, tool_id)
 

@@ -1,26 +1,27 @@
-"""Validates a caller's arguments before anything is started: names, message, deadline and nesting.
+"""Validates a caller's arguments before anything is started: names, message, deadline, nesting, and tools of the caller.
 
 `supervisor.py` calls it first. Each error is a `CallerError` that names the argument, its value and the expected form.
+`docs/tools.md` explains the tools of a caller.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import anyio
 
-from kitchener.actors.admission.client_tool_checks import checked_client_tools
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig, LimitsConfig
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
-from kitchener.errors import CallerError, InvalidMessage, InvalidPart, ReentrantTurn
+from kitchener.errors import CallerError, EntryRefused, InvalidMessage, InvalidPart, ReentrantTurn
 from kitchener.ids import anonymous_subject, check_caller
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.media.media_types import MEDIA_TYPES
 from kitchener.plain_names import quoted
+from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.output_schema import output_schema_of
 from kitchener.records.parts import FilePart, ReadPart, StoredPart
 from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
@@ -28,6 +29,12 @@ from kitchener.records.spoken import MAX_SPEAKER_CHARS
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
 from kitchener.schemas.compiled_schemas import SchemaBudget
+
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ALIKE: Final = str.maketrans("-.", "__")
+_DEFINITION_BYTES: Final = 262_144
+"""Most bytes of JSON of all definitions of one message, unless 2,048 for each of `max_client_tools` are more."""
+_BYTES_EACH: Final = 2_048
 
 
 class RequestChecks:
@@ -343,3 +350,77 @@ MAX_NAME = 256
 APPROVAL_KEY = "approval:"
 """Prefix of the idempotency key of a turn that continues after an approval. No caller may use such a key."""
 _MAX_PART_NAME = 128
+
+
+def checked_client_tools(
+    tools: object, limits: LimitsConfig, known: Sequence[ToolDefinition], budget: SchemaBudget | None = None
+) -> ClientToolset:
+    """Returns the tools of a message as a set.
+
+    Args:
+        tools: as the caller gives them; a `ClientToolset` was checked when it was made, and is returned as it is
+        limits: how many tools there may be, and how large
+        known: the tools of the agent class and the built-in ones, whose names are taken
+        budget: limits the time for their schemas; None: no limit
+
+    Raises:
+        CallerError: a tool is not a `ClientTool`, its name is taken or invalid, or its schema does not describe an object; or
+            the tools are too many or too large
+    """
+    if isinstance(tools, ClientToolset):
+        return tools
+    if isinstance(tools, str) or not isinstance(tools, Sequence):
+        raise CallerError(f"client_tools = {quoted(tools)}: expected a list of ClientTool(…)")
+    if len(tools) > limits.max_client_tools:
+        most = limits.max_client_tools
+        raise CallerError(f"client_tools has {len(tools)} members: expected at most max_client_tools = {most}")
+    taken, checked = {_alike(each["tool_id"]): _owned(each) for each in known}, list[ClientTool]()
+    for number, each in enumerate(tools, 1):
+        if not isinstance(each, ClientTool):
+            raise CallerError(f"client tool {number} = {quoted(each)}: expected ClientTool(name, description, parameters)")
+        if not isinstance(each.name, str) or not _TOOL_NAME.fullmatch(each.name):
+            raise CallerError(f"client tool {number}: name = {quoted(each.name)}: expected 1 to 64 letters, digits, '_' or '-'")
+        if (other := taken.get(_alike(each.name))) is not None:
+            raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
+        taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
+        checked.append(_with_type(each))
+    return _compiled(checked, max(_DEFINITION_BYTES, _BYTES_EACH * limits.max_client_tools), budget)
+
+
+def _owned(tool: ToolDefinition) -> str:
+    return f"the built-in tool {tool['tool_id']!r}" if tool["built_in"] else f"tool {tool['tool_id']!r} of the agent class"
+
+
+def _alike(name: str) -> str:
+    """The form in which names are compared: a model confuses names that differ only in case or in separators."""
+    return name.casefold().translate(_ALIKE)
+
+
+def _with_type(tool: ClientTool) -> ClientTool:
+    """The tool with `type: object` in its schema, where the schema leaves the type out.
+
+    Raises:
+        CallerError: its description is not text, or its schema does not describe an object
+    """
+    if not isinstance(tool.description, str):
+        raise CallerError(f"client tool {tool.name!r}: description = {quoted(tool.description)}: expected text")
+    schema = tool.parameters
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        raise CallerError(f"client tool {tool.name!r}: parameters = {quoted(schema)}: expected a JSON schema of an object")
+    try:
+        canonical_bytes([tool.description, schema], at="definition")  # checks that it is JSON, and not too deep
+    except EntryRefused as error:
+        raise CallerError(f"client tool {tool.name!r}: {error}") from None
+    return tool if "type" in schema else ClientTool(tool.name, tool.description, {"type": "object", **schema})
+
+
+def _compiled(tools: Sequence[ClientTool], max_bytes: int, budget: SchemaBudget | None) -> ClientToolset:
+    """The set of these tools. Raises CallerError if a schema cannot be used, or if the tools are too large."""
+    found = ClientToolset.of(tools)
+    if (size := len(found.text.encode())) > max_bytes:  # before they are compiled, which takes seconds for megabytes
+        raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most {max_bytes:,}")
+    try:
+        found.compiled(budget)
+    except ValueError as error:
+        raise CallerError(str(error)) from None
+    return found

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
 from kitchener.actors.admission.admission import Admission
 from kitchener.actors.admission.requests import APPROVAL_KEY, check_name, check_not_inside, check_text
-from kitchener.actors.approval.resumption import AnsweredRequest, read_requests
+from kitchener.actors.approval.resumption import AnsweredRequest, read_answered_requests
 from kitchener.actors.approval.wording import resumed_message
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.pending_approvals import DeferredWork, WaitingRequest, due
@@ -221,7 +221,7 @@ class Approvals:
         async with self._admission.call(session):
             await self.expire(session)
             work = session.state.approvals.deferred.get(wo_id) if session.state.approvals is not None else None
-            requests = await read_requests(self._ledgers, session_id, wo_id)
+            requests = await read_answered_requests(self._ledgers, session_id, wo_id)
             chosen = choose(requests)
             _check_readable(chosen[0].found.request)
             if work is None:
@@ -279,7 +279,7 @@ class Approvals:
 
     async def _resume(self, session: SessionManager, wo_id: str, work: DeferredWork, handle: HandleMessage[Ran]) -> Ran:
         """Runs the continued turn, or finds its result."""
-        requests = await read_requests(self._ledgers, session.session_id, wo_id)
+        requests = await read_answered_requests(self._ledgers, session.session_id, wo_id)
         answered = [(each.request, each.answer) for each in requests if each.answer is not None]
         resumes: ResumesMapping = {
             "wo_id": wo_id,

@@ -51,7 +51,7 @@ class AnsweredRequest(NamedTuple):
     refs: tuple[RefMapping, ...]
 
 
-async def read_requests(ledgers: LedgerGroup, session_id: str, wo_id: str) -> list[AnsweredRequest]:
+async def read_answered_requests(ledgers: LedgerGroup, session_id: str, wo_id: str) -> list[AnsweredRequest]:
     """Returns the requests of a deferred work order, oldest first, each with its first answer."""
     asked: dict[str, AnsweredRequest] = {}
     types = (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED)
@@ -89,7 +89,7 @@ async def read_resumption(ledgers: LedgerGroup, session_id: str, resumes: Resume
         raise LedgerError(f"work order {resumes['wo_id']} was deferred, but its tool loop is not on record")
     void = frozenset(resumes.get("void", ()))
     answers, refs = dict[int, ApprovalAnswer](), list[RefMapping]()
-    for each in await read_requests(ledgers, session_id, resumes["wo_id"]):
+    for each in await read_answered_requests(ledgers, session_id, resumes["wo_id"]):
         refs += each.refs
         place, answer = loop.place_of_request(each.request["call"]), each.answer
         if answer is None or place is None:

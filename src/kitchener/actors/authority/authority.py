@@ -7,16 +7,15 @@ the projection. In `shadow` decisions and projections go only to the context led
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import anyio.lowlevel
 
 from kitchener.actors.authority.index_cache import IndexCache
-from kitchener.actors.authority.ranking import TurnRanking
+from kitchener.actors.authority.ranking import TurnRanking, TurnWords
 from kitchener.actors.authority.recorded_projections import RecordedProjections
 from kitchener.actors.authority.shared_intents import SharedIntents
 from kitchener.actors.authority.subject_turns import SubjectTurns
-from kitchener.actors.authority.turn_comparer import TurnComparer
 from kitchener.canonical import canonical_bytes
 from kitchener.choices import RecallScope
 from kitchener.config import HO2Config
@@ -46,7 +45,16 @@ from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, ProjectionMode, SignerDeclaredPayload, TransitionStep, payload_as
+from kitchener.records.embedding import Similarity
+from kitchener.records.entries import (
+    CommonPayload,
+    ProjectionMode,
+    ShadowDecisionPayload,
+    SignerDeclaredPayload,
+    TransitionStep,
+    opened,
+    payload_as,
+)
 from kitchener.records.ref import Ref
 from kitchener.signing import Signer
 
@@ -60,6 +68,14 @@ _LEAVES: Final = (
     events.INTENT_RETIRED,
     events.INTENT_DEFERRED,
 )
+
+
+class TurnComparer(Protocol):
+    """Compares a message with earlier turns: with vectors, or in a replay from the record."""
+
+    async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
+        """Returns how similar the first `among` items of `words` are; None: there is nothing to compare."""
+        ...
 
 
 class SessionThread:
@@ -130,10 +146,10 @@ class SessionThread:
 
     def apply_decision(self, entry: StoredEntry) -> None:
         """Applies a recorded decision of the shadow."""
-        decided = entry.payload.get("events")
-        for number, each in enumerate(decided if isinstance(decided, list) else ()):  # no list if the subject was erased
+        decision = payload_as(ShadowDecisionPayload, entry.payload)
+        for number, each in enumerate(opened(decision.get("events")) or ()):  # sealed if the subject was erased
             self.apply(each["entry_type"], each["entity_id"], entry.timestamp, each["payload"], _part(entry.ref, number))
-        self.intent_id = entry.payload.get("intent_id")
+        self.intent_id = decision.get("intent_id")
 
 
 async def read_thread(

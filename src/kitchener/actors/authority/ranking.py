@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from kitchener.context import ContextState, Item, Ruleset
 from kitchener.context.fold.items import place_of, recalled
-from kitchener.context.lexical.index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.lexical.postings import DEFAULT_WEIGHTS, WEIGHTS_BEFORE_3, WEIGHTS_BEFORE_5, LexicalWeights
 from kitchener.context.lexical.relayed_speakers import RelayedNames
+from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn, Ranked
 from kitchener.context.projection.window import Window
 from kitchener.records.embedding import FULL_SCORE, Similarity
 from kitchener.records.spoken import ASSISTANT_LABEL, label_of, speaker_of

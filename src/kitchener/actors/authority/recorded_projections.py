@@ -32,9 +32,9 @@ class RecordedProjections:
 
     def read(self, entry: StoredEntry) -> None:
         """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, the intent's next projection names no base."""
-        intent_id = entry.payload.get("intent_id")
+        intent_id = payload_as(ProjectionPayload, entry.payload).get("intent_id")
         try:
-            payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))
+            payload = events.read_as(ProjectionPayload, entry)
             eligible = self._eligible(payload, self._last.get(intent_id))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("projection cannot be followed", entry_id=entry.entry_id, error=origin_of(error))

@@ -215,8 +215,9 @@ async def message_in(ho2m: ReadableLedger, started: StoredEntry) -> object:
 
     The session's own state folds the same text out of the same entries.
     """
-    message = started.payload.get("user_message")
-    brought = started.payload.get("parts")
+    payload = payload_as(TurnStartedPayload, started.payload)
+    message: object = payload.get("user_message")
+    brought = payload.get("parts")
     if not brought or not isinstance(message, str):
         return message
     for number in range(1, len(brought) + 1):

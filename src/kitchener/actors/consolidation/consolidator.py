@@ -26,7 +26,7 @@ from kitchener.logs import get_logger
 from kitchener.memory.overlays import gate_window_key
 from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
-from kitchener.plain_names import quoted, words_of
+from kitchener.plain_names import error_text, quoted
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
@@ -278,7 +278,7 @@ class Consolidator:
         except BaseException as error:  # an error of HO1 ends only this work order
             if not is_own_failure(error):
                 raise
-            return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=storable(words_of(error))))
+            return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=storable(error_text(error))))
         if done.state == "failed" or (done.state == "completed" and done.output_result is not None):
             return done
         return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=f"the executor left it {done.state}"))

@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
-from kitchener.actors.executor.prompts import CompiledContract
+from kitchener.actors.executor.contracts import CompiledContract
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.executor.tally import CostTally
 from kitchener.actors.tools.registry import ToolRegistry

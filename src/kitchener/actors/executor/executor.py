@@ -2,7 +2,7 @@
 
 It renders the prompt, calls the model, runs tools, and checks the output. It asks the model once to repair an invalid output.
 It plans nothing, keeps no session and decides no policy. The supervisor sees only `HO1ExecutorProtocol`. `execution.py` makes
-and records each step; prompts come from `prompts.py`. Explained in `docs/work-orders.md`.
+and records each step; prompts come from `contracts.py`. Explained in `docs/work-orders.md`.
 """
 
 import json
@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kitchener.actors.executor.answers import OUTPUT_KEY, REPLY_KEY, UnreadableAnswer, read_answer, read_object, read_text
+from kitchener.actors.executor.contracts import CompiledContract
 from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
 from kitchener.actors.executor.packs import fence
-from kitchener.actors.executor.prompts import CompiledContract, PromptLibrary
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.executor.replies import ReplyStream
 from kitchener.actors.executor.tool_rounds.call_gate import WaitingCalls
 from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
-from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls
-from kitchener.actors.executor.tool_rounds.tool_messages import resumed_messages, tool_message
+from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls, resumed_messages, tool_message
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset
@@ -35,7 +35,7 @@ from kitchener.records.prompt import Message, PromptGateway, PromptResponse, Too
 from kitchener.records.tools.deferred_loop import ApprovalRequest
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
-from kitchener.schemas.check_time import CHECK_TIME
+from kitchener.schemas.compiled_schemas import CHECK_TIME
 
 _REPAIR: Final = (
     "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"

@@ -6,7 +6,8 @@ contract or the old pack, and its settings name no contract, the class keeps the
 
 from typing import Final
 
-from kitchener.actors.executor.prompts import PromptLibrary, own_ids
+from kitchener.actors.executor.prompt_files import own_ids
+from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import HO2Config
 
 OBJECT_REPLY: Final = "PRC-SYNTHESIZE-001"

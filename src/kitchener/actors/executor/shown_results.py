@@ -1,7 +1,7 @@
 """Turns the outcome of a tool call into what a model reads: a text, and a line about that text.
 
 The text of a tool is shown unchanged. Objects, lists, numbers and errors are shown as canonical JSON. `result_pages.py` chooses
-which part of a long result is shown. `tool_messages.py` puts untrusted text into a block; the line stands outside the block.
+which part of a long result is shown. `tool_calls.py` puts untrusted text into a block; the line stands outside the block.
 Explained in `docs/tools.md`.
 """
 

@@ -454,7 +454,7 @@ class SessionDirectory:
         entries = [entry async for entry in self._ledgers.ho2m.read(session_id=session_id)]
         if not entries:
             raise UnknownSession(session_id, self._agent_class)
-        first = events.read_payload(entries[0].entry_type, entries[0].payload)
+        first = events.read_as(SessionStartPayload, entries[0])
         state = SessionState(SessionId(session_id), SubjectId(first["subject_id"]), first.get("external_id"))
         session = self._manager(state)
         fold(state, ((e.entry_type, events.read_payload(e.entry_type, e.payload), e.ref) for e in entries))

@@ -20,9 +20,8 @@ from pydantic import ValidationError
 from kitchener.actors.tools.progress_queue import last_of
 from kitchener.actors.tools.results import ToolOutcome, outcome_of
 from kitchener.actors.tools.schema import code_of, read_signature, summary
-from kitchener.actors.tools.tool_gates import ToolGates, refusal
-from kitchener.actors.tools.tool_job import ToolJob
-from kitchener.actors.tools.tool_threads import ToolThreads
+from kitchener.actors.tools.tool_gates import ToolGates, waited_too_long
+from kitchener.actors.tools.tool_job import ToolJob, ToolThreads
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.config import ToolLimits
 from kitchener.criteria import criterion_problem
@@ -451,7 +450,7 @@ def _late(found: RunnableTool, limit_s: float, waited_for: str | None) -> str:
     """The error text for a call that ran out of time; `waited_for`: why it did not start."""
     within = f"within its time limit of {limit_s:g} s or the turn's deadline"
     if waited_for is not None:
-        return refusal(found.tool_id, f"{waited_for} {within}")
+        return waited_too_long(found.tool_id, f"{waited_for} {within}")
     what = "was stopped" if found.is_async else "may still be running, but nobody waits for it any longer"
     effect = "" if found.is_read_only else " Its effect may or may not have happened: check before you repeat it."
     return f"tool {found.tool_id!r} did not end {within}; it {what}.{effect}"

@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from kitchener.cancellation import errors_in, sole_error
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
-from kitchener.plain_names import words_of
+from kitchener.plain_names import error_text, first_chars
 from kitchener.records.entries import NestedTurn
 from kitchener.records.tools.tool_question import ConfirmationRequired, ToolQuestion
 from kitchener.records.work_order import Cost
@@ -116,12 +116,12 @@ def failure(error: BaseException) -> ToolOutcome:
 def _told(error: BaseException) -> str:
     if type(error).__name__ in _CANCELLATIONS:
         return f"{type(error).__name__}: something that the tool waited for was cancelled"
-    return words_of(error)
+    return error_text(error)
 
 
 def storable(text: str) -> str:
     """Makes a foreign error text storable in a ledger: cut after 2,000 characters, without lone surrogates."""
-    kept = text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…"
+    kept = first_chars(text, _MAX_ERROR_CHARS)
     return kept.encode("utf-8", "backslashreplace").decode()
 
 
@@ -167,10 +167,10 @@ def _cut(result: object, size: int, limit: int) -> str:
     """Cuts a result that is too large to a text that ends with a note. The text's JSON fits into `limit` bytes."""
     text = result if isinstance(result, str) else canonical_bytes(result).decode()
     marker = f" … [cut: the result had {size} bytes, the limit is {limit}]"
-    return beginning(text, limit - len(canonical_bytes(marker))) + marker
+    return fitting_start(text, limit - len(canonical_bytes(marker))) + marker
 
 
-def beginning(text: str, room: int) -> str:
+def fitting_start(text: str, room: int) -> str:
     """The beginning of a text that takes at most `room` bytes within a JSON text."""
     kept = text[: max(0, room)]
     # Quotes and other escapes make JSON longer than its text, so the text is shortened until it fits.

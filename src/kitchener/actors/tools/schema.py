@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ArgsKwargs, ErrorDetails
 
 from kitchener.errors import ToolError
-from kitchener.plain_names import words_of
+from kitchener.plain_names import error_text, first_chars
 
 _MAX_SHOWN: Final = 120
 _PARAMETER: Final = re.compile(r"\s*+\*{0,2}(\w++)\s*+(?:\([^)]*\)\s*+)?:\s*+(.*)")
@@ -42,7 +42,7 @@ class Signature:
             problems = "; ".join(_problem(detail) for detail in error.errors(include_url=False)[:5])
             return f"tool {tool_id!r} cannot take these arguments: {problems}"
         except Exception as error:  # noqa: BLE001  a type that the tool defines may check its values by any code
-            return f"tool {tool_id!r} cannot take these arguments: {words_of(error):.{_MAX_SHOWN}}"
+            return f"tool {tool_id!r} cannot take these arguments: {error_text(error):.{_MAX_SHOWN}}"
         return bound
 
 
@@ -161,5 +161,5 @@ def _problem(detail: ErrorDetails) -> str:
     if detail["type"] == "unexpected_keyword_argument":
         return f"{where}: there is no such argument"
     shown = repr(detail["input"])
-    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
+    shown = first_chars(shown, _MAX_SHOWN)
     return f"{where}: {detail['msg']}, found {shown}"

@@ -19,7 +19,9 @@ ToolRequested = tuple[str, Mapping[str, object]]
 """A tool id and the arguments, as a model asked for them."""
 
 
-def groups_of(uses: Sequence[ToolRequested], limit: int, is_read_only: Callable[[str], bool]) -> Iterator[list[ToolRequested]]:
+def concurrent_groups(
+    uses: Sequence[ToolRequested], limit: int, is_read_only: Callable[[str], bool]
+) -> Iterator[list[ToolRequested]]:
     """Splits calls, in order, into groups that may run at the same time: one call, or at most `limit` that are read-only."""
     group = list[ToolRequested]()
     for use in uses:

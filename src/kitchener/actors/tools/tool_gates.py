@@ -78,12 +78,12 @@ class _Gate:
             return None
         start = now if len(self._starts) < rate else max(now, self._starts[0] + _MINUTE_S)
         if start >= deadline:
-            return refusal(self._tool_id, f"it may start {rate} times a minute, next in {start - now:.0f} s")
+            return waited_too_long(self._tool_id, f"it may start {rate} times a minute, next in {start - now:.0f} s")
         self._starts.append(start)  # before the wait, so that no other call takes it
         await anyio.sleep_until(start)
         return None
 
 
-def refusal(tool_id: str, why: str) -> str:
+def waited_too_long(tool_id: str, why: str) -> str:
     """The error text for a call that waited too long."""
     return f"tool {tool_id!r} was not started: {why}. Call it again later, or go on without it."

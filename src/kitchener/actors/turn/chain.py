@@ -1,23 +1,24 @@
 """Plans, dispatches and records the work orders of one turn, within the turn's token budget.
 
-`turn.py` decides which work order comes next; this module does not. The turn always gets a finished work order back, or the
-`Reply` that ends the turn, even if the executor fails. Explained in `docs/turn.md`.
+`turn.py` decides which work order comes next; this module does not. If the tokens left do not cover a step, it may still run as
+one last call without tools. The turn always gets a finished work order back, or the `Reply` that ends the turn, even if the
+executor fails. Explained in `docs/turn.md`.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from kitchener.actors.admission.requests import fits_entry
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.tools.results import storable
-from kitchener.actors.turn.last_call import Room
-from kitchener.actors.turn.reply import APOLOGY, Reply
+from kitchener.actors.turn.reply import APOLOGY, MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.step import TurnStep
 from kitchener.actors.turn.without_executor import reply_without_executor
-from kitchener.actors.work.budget import BudgetScope
+from kitchener.actors.work.budget import Budget, BudgetScope
 from kitchener.actors.work.plan import cost_mapping, error_mapping
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
@@ -25,7 +26,7 @@ from kitchener.ids import TurnId, work_order_id
 from kitchener.lanes.calling_chain import calling_tool
 from kitchener.ledger import StoredEntry, compute_trace_hash
 from kitchener.logs import get_logger
-from kitchener.plain_names import origin_of, words_of
+from kitchener.plain_names import error_text, origin_of
 from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
@@ -50,6 +51,62 @@ from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateL
 from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
 
 logger = get_logger(__name__)
+
+
+class Room(NamedTuple):
+    """The tokens that a step needs, and the tokens that are left."""
+
+    step: TurnStep
+    needed: int
+    """Estimated tokens of the step's input, and the reserve for its answer."""
+    left: int | None
+    """Tokens left in the turn and the session; None: without limit."""
+    session: Callable[[], Budget]
+    """Returns the session's budget; called if the tokens left do not cover the step."""
+    turn_budget: int
+    earlier: Sequence[WorkOrder]
+    """The turn's earlier work orders."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether a step is executed as the turn's last call, although the tokens left do not cover it.
+
+        True for the first attempt at a reply, if a whole `turn_budget` covers it, or if a tool ran for it.
+        """
+        if self.left is None or self.left >= self.needed:
+            return False
+        if self.step.constraints.reply_reserve is None or self.step.wo_type != "synthesize":
+            return False
+        done = [each.wo_type for each in self.earlier]
+        is_first = "synthesize" not in done and (self.needed <= self.turn_budget or "tool_call" in done)
+        return is_first and self.session().covers(self.needed)
+
+    def limit(self, limits: ConstraintsMapping) -> Mapping[str, object]:
+        """The changes to the step's constraints that the tokens left require. Makes the same changes in `limits`."""
+        constraints = self.step.constraints
+        if constraints.reply_reserve is None or self.left is None or self.left >= constraints.token_budget:
+            return {}
+        limits["token_budget"] = most = max(1, self.left)
+        if self.left >= self.needed or not self.is_last:
+            return {"token_budget": most}
+        limits.pop("turn_limit", None)
+        limits.pop("allowed_tools", None)
+        limits.pop("results_budget", None)
+        return {"token_budget": most, "turn_limit": 0, "allowed_tools": (), "results_budget": None}
+
+    def refusal(self, wo: WorkOrder, remaining: int | None, policy_version: int) -> Reply:
+        """The reply about a work order that is not executed, with an error that names the remedy."""
+        message = f"the {wo.wo_type} step needs about {self.needed} tokens and {max(0, remaining or 0)} are left"
+        text = apology_for("BUDGET", policy_version)
+        if policy_version == 1:
+            message += "; raise turn_budget or budget_ceiling, or start a new session"
+        elif not self.session().covers(self.needed):
+            message, text = f"{message} for the session; raise budget_ceiling, or start a new session", SESSION_USED_UP
+        elif self.needed > self.turn_budget and all(each.wo_type != "synthesize" for each in self.earlier):
+            message, text = f"{message} for the turn; raise turn_budget, or send less", MESSAGE_TOO_LARGE
+        else:
+            message += " for the turn; raise turn_budget"
+        return Reply(text, TurnError("BUDGET", message, wo.wo_id))
 
 
 class WorkOrderChain:
@@ -284,7 +341,7 @@ class WorkOrderChain:
             error: how it failed
             violation_by: the work order during which HO1 failed, a governance violation; None: no violation
         """
-        detail = words_of(error)
+        detail = error_text(error)
         if component != "HO1":
             logger.error("turn continues without a part", component=component, turn_id=self.turn_id, error=origin_of(error))
         fields: DegradationPayload = {
@@ -351,7 +408,7 @@ class WorkOrderChain:
 
     async def _degrade(self, wo: WorkOrder, error: BaseException) -> Reply:
         """Records a broken HO1 as a governance violation. Returns a reply that was made without HO1, or an apology."""
-        detail = storable(words_of(error))
+        detail = storable(error_text(error))
         logger.error("executor failed", wo_id=wo.wo_id, turn_id=self.turn_id, error=origin_of(error))
         failed = wo.failed(WorkOrderError(reason="EXECUTOR", detail=detail), at=self._services.now())
         await self.record_failure(failed)

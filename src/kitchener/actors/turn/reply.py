@@ -1,11 +1,12 @@
-"""The text that a turn ends with, and the replies for turns that could not do what was asked."""
+"""What a turn ends with: its reply, its outcome, and the replies for turns that could not do what was asked."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from kitchener.actors.turn_memory import OpenGates
 from kitchener.records.entries.work_orders import FailureReason
 from kitchener.records.tools.client_tools import ClientCall
-from kitchener.records.turn import TurnError
+from kitchener.records.turn import TurnError, TurnResult
 
 
 class Reply(NamedTuple):
@@ -21,6 +22,15 @@ class Reply(NamedTuple):
     """The calls that the caller of the turn has to make."""
     truncated: bool = False
     """Whether the model reached its limit of output tokens before the text ended."""
+
+
+class TurnOutcome(NamedTuple):
+    """The outcome of a turn for the supervisor."""
+
+    result: TurnResult
+    """The result for the caller."""
+    gates: OpenGates | None = None
+    """The memory gates that the turn found open; None: it used no memory, or the result is a copy of an earlier turn's."""
 
 
 APOLOGY: Final = "I could not produce a reply to this message. Nothing was lost; please try again."

@@ -29,8 +29,8 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.output_schema import OutputSchema
-from kitchener.records.turn import TurnError
-from kitchener.records.work_order import WorkOrder
+from kitchener.records.turn import TextRetracted, TurnError, UpdateListener
+from kitchener.records.work_order import WorkOrder, WorkOrderError
 
 REFUSED: Final = "the caller's model refuses the output: "
 """The start of a verdict's reason if the object fits its schema, but the caller's pydantic model refuses it."""
@@ -110,6 +110,18 @@ def instructions_of(
     return instructions
 
 
+async def as_rejected(
+    wo: WorkOrder, verdict: QualityGateResult, chain: WorkOrderChain, update: UpdateListener | None
+) -> WorkOrder:
+    """Records a rejected work order as failed, tells the caller that its text does not count, and returns it."""
+    if wo.state == "completed":  # otherwise the failure is already recorded
+        wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
+        await chain.record_failure(wo)
+    if update is not None:
+        await update(TextRetracted(wo.wo_id))
+    return wo
+
+
 async def apology_after(
     services: TurnServices, chain: WorkOrderChain, rejected: Sequence[WorkOrder], verdict: QualityGateResult
 ) -> Reply | None:
@@ -149,7 +161,8 @@ def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int)
         wo: the work order
         policy_version: version of the rules that the turn follows
     """
-    calls = [entry for entry in trace if entry.entry_type == events.TOOL_CALL and entry.entity_id == wo.wo_id]
+    made = (entry for entry in trace if entry.entry_type == events.TOOL_CALL and entry.entity_id == wo.wo_id)
+    calls = [payload_as(ToolCallPayload, entry.payload) for entry in made]
     if wo.wo_type == "tool_call":
         source = _source(calls[0]) if calls else {}
         if wo.state != "completed" or wo.output_result is None:
@@ -157,18 +170,15 @@ def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int)
             return [{"tool_id": wo.input_context["tool_id"], **source, "error": told}]
         named = {"item_id": result_id(wo.wo_id, 1)} if policy_version > 5 else {}
         return [{**wo.output_result, **source, **named}]
-    found = [each for each in calls if "result" in each.payload]
-    shown = cut_results([opened(each.payload["result"]) for each in found], wo.constraints, escapes_text=policy_version < 8)
-    return [
-        {"tool_id": each.payload["tool_id"], **_source(each), "result": result}
-        for each, result in zip(found, shown, strict=True)
-    ]
+    found = [each for each in calls if "result" in each]
+    results = [opened(each["result"]) for each in found]
+    shown = cut_results(results, wo.constraints, escapes_text=policy_version < 8)
+    return [{"tool_id": each["tool_id"], **_source(each), "result": result} for each, result in zip(found, shown, strict=True)]
 
 
-def _source(call: StoredEntry) -> Mapping[str, object]:
+def _source(call: ToolCallPayload) -> Mapping[str, object]:
     """The untrusted source of a recorded call's result, as a field; empty: it is trusted."""
-    payload = payload_as(ToolCallPayload, call.payload)
-    return {"source": payload["source"]} if payload.get("untrusted") else {}
+    return {"source": call["source"]} if call.get("untrusted") else {}
 
 
 def said_beside_calls(chain: WorkOrderChain, wo_id: str) -> str:

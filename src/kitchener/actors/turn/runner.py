@@ -13,7 +13,8 @@ from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.turn.present_tools import PresentTools
-from kitchener.actors.turn.turn import Turn, TurnOutcome
+from kitchener.actors.turn.reply import TurnOutcome
+from kitchener.actors.turn.turn import Turn
 from kitchener.cancellation import is_own_failure
 from kitchener.errors import (
     CommitUnknown,

@@ -7,7 +7,7 @@ and aborts it after a cancellation.
 
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from kitchener.actors.admission.content import record_parts
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
@@ -18,9 +18,10 @@ from kitchener.actors.sessions.directory import SessionManager, close_open_turn
 from kitchener.actors.sources import source_of_client_tools, source_of_output
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
-from kitchener.actors.turn.reply import Reply
+from kitchener.actors.turn.reply import Reply, TurnOutcome
 from kitchener.actors.turn.reply_check import (
     apology_after,
+    as_rejected,
     closing_tool,
     instructions_of,
     is_truncated,
@@ -30,7 +31,6 @@ from kitchener.actors.turn.reply_check import (
 )
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.step import TurnStep
-from kitchener.actors.turn.turn_start import start_fields, write_start
 from kitchener.actors.turn_memory import OpenGates, TurnMemory, bias_fragments
 from kitchener.actors.work.plan import (
     CONTINUES,
@@ -46,34 +46,21 @@ from kitchener.actors.work.plan import (
     tighter,
     total_cost,
 )
-from kitchener.actors.work.quality import QualityGateResult
 from kitchener.cancellation import is_own_failure
+from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events
-from kitchener.records.entries import (
-    AbortReason,
-    ChainCompletePayload,
-    CheckedGates,
-    TurnCompletedPayload,
-)
+from kitchener.records.entries import AbortReason, ChainCompletePayload, CheckedGates, TurnCompletedPayload, TurnStartedPayload
 from kitchener.records.parts import StoredPart
+from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text
-from kitchener.records.turn import NO_CANDIDATES, ClientCallRequested, TextRetracted, TurnCall, TurnResult, UpdateListener
-from kitchener.records.work_order import WorkOrder, WorkOrderError
+from kitchener.records.turn import NO_CANDIDATES, ClientCallRequested, TurnCall, TurnResult, UpdateListener
+from kitchener.records.work_order import WorkOrder
 
 logger = get_logger(__name__)
 T = TypeVar("T")
-
-
-class TurnOutcome(NamedTuple):
-    """The outcome of a turn for the supervisor."""
-
-    result: TurnResult
-    """The result for the caller."""
-    gates: OpenGates | None = None
-    """The memory gates that the turn found open; None: it used no memory, or the result is a copy of an earlier turn's."""
 
 
 class Turn:
@@ -143,10 +130,21 @@ class Turn:
         self._turn_ts = self._services.now()
         if not call.memory:
             self._memory = None
-        fields = start_fields(call, self._services, self._message, self._turn_ts, self._positions)
+        constants = self._services.constants
+        fields: TurnStartedPayload = {
+            "turn_ts": self._turn_ts,
+            "user_message": self._message,
+            "memory": call.memory,
+            "read_positions": self._positions,
+            "ruleset_hash": constants.ruleset_hash,
+            "config_hash": constants.config_hash,
+            "overlap": self._services.config.overlap_policy,
+        }
+        call.note_in(fields)
+        if constants.policy_version > 1:
+            fields["policy_version"] = constants.policy_version
         if call.client_tools is not None:
-            fields["client_tools"] = call.client_tools.hash
-            self._services.constants.hold_client_tools(self.turn_id, call.client_tools)
+            constants.hold_client_tools(self.turn_id, call.client_tools)
             await self._services.record_source(source_of_client_tools(call.client_tools))
         if call.speaker is not None:
             self._said = message_text(self._message, call.speaker)
@@ -157,7 +155,7 @@ class Turn:
             await self._approval.resume(call.resumes)
         if call.parts or self._session.state.has_parts:
             self._parts = await self._services.content.begin(self._session, call, fields)
-        start = await write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
+        start = await _write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
         self._chain.message_ref = start.as_mapping()
         self._chain.open()
         if self._parts:
@@ -349,7 +347,7 @@ class Turn:
                 self._output = wo.output_result
                 is_cut = self._call.output is None and is_truncated(chain.trace, wo.wo_id)
                 return Reply(str(wo.output_result["response_text"]), None, truncated=is_cut)
-            rejected.append(wo := await _as_rejected(wo, verdict, chain, self._update))
+            rejected.append(wo := await as_rejected(wo, verdict, chain, self._update))
             apology = await apology_after(self._services, chain, rejected, verdict)
             if apology is not None:
                 return apology
@@ -481,13 +479,17 @@ class Turn:
 _NO_CALL: Final = TurnCall()
 
 
-async def _as_rejected(
-    wo: WorkOrder, verdict: QualityGateResult, chain: WorkOrderChain, update: UpdateListener | None
-) -> WorkOrder:
-    """Records a rejected work order as failed, tells the caller that its text does not count, and returns it."""
-    if wo.state == "completed":  # otherwise the failure is already recorded
-        wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=verdict.reason))
-        await chain.record_failure(wo)
-    if update is not None:
-        await update(TextRetracted(wo.wo_id))
-    return wo
+async def _write_start(session: SessionManager, turn_id: TurnId, fields: TurnStartedPayload, retries: int) -> Ref:
+    """Writes `TURN_STARTED` as the session's next entry. Retries up to `retries` times.
+
+    While a write waits for the subject's key, this process may record rejections of other messages, so the write is retried. If
+    this process did not write the new head, there is another writer, and the write fails.
+    """
+    while True:
+        head = session.state.head
+        try:
+            return await session.write(events.TURN_STARTED, turn_id, fields, turn=turn_id, expected_head=head)
+        except StaleHead:
+            if session.state.head == head or not retries:
+                raise
+            retries -= 1

@@ -121,15 +121,10 @@ def _is_question(request: ApprovalInfo) -> bool:
     return request.request["reason"] != "tool_call"
 
 
-def _schema(request: ApprovalInfo) -> object:
-    """The JSON schema of the answer that the tool wants; None: yes or no."""
-    return opened(request.request.get("response_schema"))
-
-
 def _answers(request: ApprovalInfo) -> tuple[str, ...]:
     if not _is_question(request):
         return (*_YES, *_NO, *_ALWAYS, *_EDIT)
-    return (*_NO, *_EDIT) if _schema(request) is not None else (*_YES, *_NO)
+    return (*_NO, *_EDIT) if request.response_schema is not None else (*_YES, *_NO)
 
 
 def _question(request: ApprovalInfo) -> str:
@@ -137,7 +132,7 @@ def _question(request: ApprovalInfo) -> str:
     if not _is_question(request):
         return f"{call}: [y]es, [n]o, [a]lways in this session, [e]dit; or type your next message"
     asked = _cut(request, str(opened(request.request.get("message", "")) or call))
-    answers = "[e]nter an answer, [n]o" if _schema(request) is not None else "[y]es, [n]o"
+    answers = "[e]nter an answer, [n]o" if request.response_schema is not None else "[y]es, [n]o"
     return f"{asked} {answers}; or type your next message"
 
 
@@ -152,5 +147,5 @@ def _cut(request: ApprovalInfo, text: str) -> str:
 def _how_to_edit(request: ApprovalInfo) -> str:
     if not _is_question(request):
         return f"the arguments to use instead, as a JSON object; {_BACK}"
-    schema = one_line(orjson.dumps(_schema(request)).decode(), _WIDTH)
+    schema = one_line(orjson.dumps(request.response_schema).decode(), _WIDTH)
     return f"the answer, as text or JSON that fits {schema}; {_BACK}"

@@ -19,16 +19,21 @@ import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.cli.config.checked_keys import check_clients, check_signing_key
-from kitchener.cli.config.embeddings import look_at_embeddings
-from kitchener.cli.config.finding import Finding
+from kitchener.cli.config.findings import Finding, look_at_embeddings, look_at_mcp_servers
 from kitchener.cli.config.live_queues import read_queues
-from kitchener.cli.config.probed_servers import look_at_mcp_servers
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
-from kitchener.cli.terminal.file_problem import file_problem
-from kitchener.cli.terminal.output import print_json, print_text
+from kitchener.cli.terminal.output import file_problem, print_json, print_text
 from kitchener.clock import SystemClock
-from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig, described_key, shown_address, shown_reference
+from kitchener.config import (
+    DEFAULT_AGENT,
+    ProviderConfig,
+    RouterConfig,
+    RuntimeConfig,
+    described_key,
+    shown_address,
+    shown_reference,
+)
 from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -271,7 +276,7 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     places = LedgerPaths(config)
     found: dict[Path, tuple[str, LedgerName]] = {}
     # Classes may share a memory. It is checked once, under the name of the first class.
-    for agent_class in ("ADMIN", *places.agent_classes()):
+    for agent_class in (DEFAULT_AGENT, *places.agent_classes()):
         for name in _LEDGERS:
             found.setdefault(places.ledger(agent_class, name), (agent_class, name))
     existing = [found[path] for path in found if path.exists()]

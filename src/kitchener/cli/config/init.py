@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from kitchener.cli.config.toml import meaning, toml_value
 from kitchener.cli.exits import OK
 from kitchener.cli.terminal.output import print_text
-from kitchener.cli.terminal.written_files import write_whole
+from kitchener.cli.terminal.written_files import write_output
 from kitchener.config import ApprovalConfig, HO2Config, RouterConfig, RuntimeConfig, Settings, address_problem
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import DEFAULT_FILE
@@ -85,7 +85,7 @@ def init(
     directory.mkdir(parents=True, exist_ok=True)
     if not force and os.path.lexists(path):
         raise ConfigError(str(path), "", "", "already exists; `kitchener init --force` overwrites it")
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_output(path, lambda file: file.write(text.encode()))
     print_text(f"wrote {path}")
     print_text(f"what people say is sealed under keys in {directory / '.kitchener.keys'}; back them up, apart from the ledgers")
     if provider in _KEYS:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from kitchener.cli.config.finding import Finding
+from kitchener.cli.config.findings import Finding
 from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError
 from kitchener.gateway.attempts import ProviderUsage

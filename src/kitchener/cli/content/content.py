@@ -11,7 +11,7 @@ from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
-from kitchener.cli.terminal.written_files import check_output, write_whole
+from kitchener.cli.terminal.written_files import check_output, write_output
 from kitchener.errors import NotOnRecord, PartDamaged
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.media.content_store import ContentStore
@@ -107,7 +107,7 @@ async def _save(options: Options, part_id: str, output: Path, *, is_json: bool) 
         path = str(store.path(each.subject_id, part.content_hash))
         raise PartDamaged(path, part.content_hash, "its key is not here, or was destroyed with its subject")
     data = await anyio.to_thread.run_sync(store.get, each.subject_id, part.content_hash)
-    await anyio.to_thread.run_sync(write_whole, output, lambda file: file.write(data))
+    await anyio.to_thread.run_sync(write_output, output, lambda file: file.write(data))
     if is_json:
         print_json({"part_id": part_id, "name": part.name, "media_type": part.media_type, "size": len(data)})
     else:

@@ -10,12 +10,12 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.choices import ConflictPolicy
-from kitchener.cli.context.page.page_file import write_page
-from kitchener.cli.context.page.turn_page import read_page
 from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
 from kitchener.cli.context.shadow import read_shadow
 from kitchener.cli.context.shown_requests import prompt_lines, prompts_json
 from kitchener.cli.context.text import conflict_lines, flag_lines, invalid_lines, projected_lines
+from kitchener.cli.context.turn_page.page_file import write_page
+from kitchener.cli.context.turn_page.turn_page import read_page
 from kitchener.cli.context.why import diff_lines, entry_lines, turn_lines
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, SessionChoice, TurnArgument

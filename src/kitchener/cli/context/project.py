@@ -39,7 +39,7 @@ from kitchener.memory.bias import select_biases
 from kitchener.records import events
 from kitchener.records.entries import ProjectionMode, TurnStartedPayload, payload_as
 from kitchener.records.ref import Ref
-from kitchener.replaying.recorded.ledgers import memory_of
+from kitchener.replaying.on_record.ledgers import memory_settings
 from kitchener.runtime.root_layout import index_dir
 from kitchener.signing import load_signer
 
@@ -138,7 +138,7 @@ async def project_session(
         NotOnRecord: the chosen intent was never declared
     """
     settings = chosen.settings(past.config)
-    ruleset = ruleset_of(settings, policy_identity(settings, memory_of(paths.config, settings)))
+    ruleset = ruleset_of(settings, policy_identity(settings, memory_settings(paths.config, settings)))
     state = await state_of(paths, past)
     if chosen.intent_id is not None and chosen.intent_id not in state.intents:
         known = f"it has {', '.join(state.intents)}" if state.intents else "it has none"

@@ -21,10 +21,12 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     GatheredContext,
+    OverlayPayload,
     ProjectionPayload,
     QualityGatePayload,
     ShadowDecisionPayload,
     ShadowEvent,
+    ToolCallPayload,
     WorkOrderPlannedPayload,
     opened,
     payload_as,
@@ -215,7 +217,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
     goals, counts = dict[str, str](), Counter[str]()
     for entry in decided:
         if entry.entry_type == events.INTENT_SHADOW_DECISION:
-            shadows.setdefault(entry.payload["turn_id"], []).append(entry)
+            shadows.setdefault(payload_as(ShadowDecisionPayload, entry.payload)["turn_id"], []).append(entry)
             for each in _events(entry):
                 counts[_COUNTED.get(each["entry_type"], "other")] += 1
                 if each["entry_type"] == events.INTENT_DECLARED:
@@ -223,8 +225,9 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
     said = {e.entity_id: e.payload.get("user_message") for e in entries if e.entry_type == events.TURN_STARTED}
     shown, names, turns = _attention(entries), {entry.ref: entry.entity_id for entry in entries}, []
     for entry, lists in _projections(decided):
-        turn_id, intent_id = entry.payload["turn_id"], entry.payload["intent_id"]
-        if turn_id is None or payload_as(ProjectionPayload, entry.payload)["mode"] != "shadow":
+        projection = payload_as(ProjectionPayload, entry.payload)
+        turn_id, intent_id = projection["turn_id"], projection["intent_id"]
+        if turn_id is None or projection["mode"] != "shadow":
             continue  # a command's projection, or a turn without a shadow
         visible = [ref for ref in lists.visible if "DEFINES_INTENT" not in lists.why(ref)]
         ours = [await _name(readers, names, ref, lists) for ref in visible]
@@ -239,8 +242,8 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
             message if isinstance(message, str) else UNREADABLE,
             _actions(shadows.get(turn_id, ())),
             intent_id,
-            goals.get(intent_id),
-            entry.payload["tokens_used"],
+            goals.get(intent_id) if intent_id is not None else None,
+            projection["tokens_used"],
             attention is not None,
             [name for name in ours if name in theirs] if attention is not None else [],
             [name for name in ours if name not in theirs],
@@ -254,14 +257,11 @@ def _attention(entries: Sequence[StoredEntry]) -> dict[str, GatheredContext]:
     """The context that attention showed, by turn: for the accepted reply, or for the last attempt if none was accepted."""
     found, gates = dict[str, GatheredContext](), [e for e in entries if e.entry_type == events.WO_QUALITY_GATE]
     accepted = {gate.entity_id for gate in gates if payload_as(QualityGatePayload, gate.payload)["decision"] == "accept"}
-    planned = [
-        e
-        for e in entries
-        if e.entry_type == events.WO_PLANNED and payload_as(WorkOrderPlannedPayload, e.payload)["wo_type"] == "synthesize"
-    ]
-    for entry in sorted(planned, key=lambda each: each.entity_id in accepted):  # stable, so the accepted one comes last
-        if "fragment_refs" in (entry.payload.get("attention") or {}):
-            found[entry.payload["turn_id"]] = entry.payload["attention"]
+    planned = [payload_as(WorkOrderPlannedPayload, e.payload) for e in entries if e.entry_type == events.WO_PLANNED]
+    replies = [each for each in planned if each["wo_type"] == "synthesize"]
+    for plan in sorted(replies, key=lambda each: each["wo_id"] in accepted):  # stable, so the accepted one comes last
+        if (shown := plan.get("attention")) is not None and "fragment_refs" in shown:
+            found[plan["turn_id"]] = shown
     return found
 
 
@@ -289,12 +289,15 @@ async def _name(readers: _Readers, names: dict[Ref, str], ref: Ref, lists: Proje
         others = {each.ledger_id: each for each in (readers.ho2m, readers.ho1m) if each is not None}
         reader = readers.overlays if "HO3_BIAS" in lists.why(ref) else others.get(ref.ledger_id)
         entry = await reader.find(ref) if reader is not None and ref.ledger_id == reader.ledger_id else None
-        payload = entry.payload if entry is not None else {}
-        learned = payload.get("artifact_id") or payload.get("overlay_id")
-        if entry is not None and payload and entry.entry_type == events.TOOL_CALL:
-            learned = result_id(entry.entity_id, payload["call"])
-        names[ref] = learned or (entry.entity_id if entry is not None and payload else ref.entry_id)
+        names[ref] = ref.entry_id if entry is None or not entry.payload else _name_of(entry)
     return names[ref]
+
+
+def _name_of(entry: StoredEntry) -> str:
+    if entry.entry_type == events.TOOL_CALL:
+        return result_id(entry.entity_id, payload_as(ToolCallPayload, entry.payload)["call"])
+    overlay = payload_as(OverlayPayload, entry.payload)
+    return overlay.get("artifact_id") or overlay.get("overlay_id") or entry.entity_id
 
 
 def _events(entry: StoredEntry) -> Sequence[ShadowEvent]:

@@ -9,9 +9,9 @@ from kitchener.cli.context.text import MOST, how_to_turn_on, intent_words, shown
 from kitchener.context import Explanation, make_event
 from kitchener.context.fold.context_events import Ended
 from kitchener.context.projection.explanation import VisibilityChange, closer_words, find_placed
-from kitchener.inspection.prefix_breaks import break_text
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.inspection.turns.recorded_turn import TurnView
+from kitchener.inspection.turns.turn_breaks import break_text
 from kitchener.inspection.turns.turn_reasons import INEXACT, visibility_changes
 from kitchener.plain_names import counted
 from kitchener.records import events

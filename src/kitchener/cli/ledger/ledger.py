@@ -32,8 +32,8 @@ from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerL
 from kitchener.inspection.ledger_files import FilesBelow, LedgerPaths, ledgers_below
 from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import Checkpoint, StoredEntry, VerifyReport, verify_ledger
-from kitchener.ledger.audit.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead
-from kitchener.ledger.audit.accept_head import accept_head as accept_head_of
+from kitchener.ledger.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead
+from kitchener.ledger.accept_head import accept_head as accept_head_of
 from kitchener.ledger.index.index_dirs import index_dirs_near
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.ledger.verify.verification import unreadable

@@ -6,7 +6,7 @@ The commands take no lock, so they work while another process writes. Explained 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated, BinaryIO
 
 import anyio
 from cyclopts import Parameter
@@ -15,16 +15,16 @@ from cyclopts.validators import Number
 from kitchener.cli.exits import DAMAGED, OK, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text
-from kitchener.cli.terminal.written_files import check_output, write_whole
+from kitchener.cli.terminal.written_files import check_output, write_output
 from kitchener.clock import SystemClock, iso
 from kitchener.context import base_ref
 from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
-from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
-from kitchener.ledger.audit.bundle_check import ProofReport, verify_bundle
-from kitchener.ledger.audit.bundle_parts import BundleFault
+from kitchener.ledger.bundles.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
+from kitchener.ledger.bundles.bundle_check import ProofReport, verify_bundle
+from kitchener.ledger.bundles.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
 from kitchener.memory.recorded_signals import stored_signals, turn_of_signals
@@ -38,7 +38,7 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
-from kitchener.replaying.recorded.sources import entries_of_sources
+from kitchener.replaying.on_record.sources import entries_of_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 
@@ -235,7 +235,7 @@ def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_byte
     """Writes the bundle atomically, and only if it verifies. Only its owner can read it."""
     session_id = str(session_of_turn(turn_id))
 
-    def fill(file: IO[bytes]) -> list[BundlePart]:
+    def fill(file: BinaryIO) -> list[BundlePart]:
         parts = write_bundle(file.write, turn_id, session_id, selections, max_bytes=max_bytes, chain=chain)
         file.flush()
         report = verify_bundle(file.name)
@@ -243,7 +243,7 @@ def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_byte
             raise report.fault
         return parts
 
-    return write_whole(path, fill)
+    return write_output(path, fill)
 
 
 def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_chain: bool, is_json: bool) -> None:

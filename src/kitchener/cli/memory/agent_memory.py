@@ -1,21 +1,27 @@
-"""Finds a command's memory: its ledgers, its subjects, and the subject that has a given artifact or signal.
+"""Opens a command's memory: its ledgers, its subjects, the subject that has a given artifact or signal, and what was learned.
 
 Reading takes no lock, and works even if there is no memory yet. `changes.py` writes.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from kitchener.cli.options import Options
+from kitchener.cli.terminal.output import print_table, print_text
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, toml_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
 from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.memory_views import LearnedView, SignalView, learned_views, signal_views
+from kitchener.inspection.shown_text import short_time
 from kitchener.memory import MemoryReader
 from kitchener.memory.recorded_signals import seen_in, stored_signals
-from kitchener.memory.signals import normalise
+from kitchener.memory.signals import Cut, normalise
+from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
+from kitchener.records.entries import OverlayPayload, SignalPayload, payload_as
 
 
 @dataclass(slots=True)
@@ -88,13 +94,14 @@ class AgentMemory:
             return found.setdefault(subject_id, SubjectCounts(subject_id))
 
         async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
-            if (subject := counts(entry.payload["namespace"])) is not None:
+            if (subject := counts(payload_as(SignalPayload, entry.payload)["namespace"])) is not None:
                 seen = seen_in(entry)["signals"]
                 subject.events += len(seen)
                 subject.signal_ids.update(seen.values())
         async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
-            if (subject := counts(entry.payload["namespace"])) is not None:
-                subject.artifact_ids.add(entry.payload.get("artifact_id") or entry.payload["overlay_id"])
+            overlay = payload_as(OverlayPayload, entry.payload)
+            if (subject := counts(overlay["namespace"])) is not None:
+                subject.artifact_ids.add(overlay.get("artifact_id") or overlay["overlay_id"])
         return [found[subject_id] for subject_id in sorted(found)]
 
     async def owner_of(self, reader: MemoryReader | None, artifact_id: str, subject_id: str | None) -> str:
@@ -143,7 +150,7 @@ class AgentMemory:
             async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
                 stored = stored_signals(entry)
                 if target in {*stored, *stored.values(), *seen_in(entry)["signals"].values()}:
-                    agent_class, holder = split_namespace(entry.payload["namespace"])
+                    agent_class, holder = split_namespace(seen_in(entry)["namespace"])
                     if agent_class == self.agent_class:
                         holders[holder] = None
         if subject_id is not None and subject_id in holders:
@@ -177,3 +184,79 @@ def _named(subjects: Iterable[str]) -> str:
     names = [repr(each) for each in sorted(subjects)]
     rest = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
     return ", ".join(names[:_NAMED_AT_MOST]) + rest
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """The memory that a reading command shows."""
+
+    place: AgentMemory
+    subject_id: str | None = None
+    """The chosen subject; None: the memory is empty, or the user has to choose one."""
+    subjects: list[SubjectCounts] = field(default_factory=list)
+    """The subjects to choose from, if none was named."""
+    memory: tuple[SubjectMemory, Cut] | None = None
+    """The subject's memory, and the time for which it is shown; None: there is none, or no subject was chosen."""
+
+    def signals(self) -> Iterator[SignalView]:
+        """Every signal of the subject, in alphabetical order."""
+        return iter(()) if self.memory is None else signal_views(*self.memory, self.place.config)
+
+    def learned(self) -> Iterator[LearnedView]:
+        """Everything learned about the subject, in the order in which it was learned."""
+        return iter(()) if self.memory is None else learned_views(*self.memory, self.place.config)
+
+    def as_json(self) -> dict[str, object]:
+        """The subject and the time, to which a command adds its result."""
+        return {
+            "agent_class": self.place.agent_class,
+            "enabled": self.place.is_on,
+            "subject_id": self.subject_id,
+            "as_of": None if self.memory is None else iso_of(self.memory[1].as_of_us),
+            "subjects": [each.as_json() for each in self.subjects],
+        }
+
+    def says_whose(self) -> bool:
+        """Prints the subject, or the subjects to choose from. False: there is nothing more to show."""
+        agent_class = self.place.agent_class
+        if self.memory is not None:
+            as_of = short_time(iso_of(self.memory[1].as_of_us))
+            print_text(f"{self.subject_id!s} ({agent_class}), as of {as_of}")
+            return True
+        if self.subject_id is None and len(self.subjects) > 1:
+            print_table(("subject_id", "signals", "events", "learned"), (each.as_json() for each in self.subjects))
+            print_text("choose one with --subject")
+        elif self.subject_id is None:
+            print_text(f"nothing learned yet by {agent_class}")
+        else:
+            print_text(f"nothing learned yet about {self.subject_id!r} by {agent_class}")
+        if not self.place.is_on:
+            print_text(self.place.how_to_turn_on())
+        return False
+
+
+@asynccontextmanager
+async def open_view(options: Options, subject_id: str | None, as_of: str | None) -> AsyncIterator[MemoryView]:
+    """The memory that a command's options choose. Takes no lock, and works even if there is no memory yet.
+
+    Raises:
+        ConfigError: the settings are wrong
+        InvalidTimestamp: the time has no zone
+        LedgerDamaged: an entry does not verify
+    """
+    place = AgentMemory.of(options)
+    if as_of is not None:
+        us_of(as_of, "--as-of")
+    async with place.reader() as reader:
+        if reader is None:
+            yield MemoryView(place, subject_id)
+            return
+        subjects = await place.subjects(reader) if subject_id is None else []
+        if subject_id is None and len(subjects) == 1:
+            subject_id = subjects[0].subject_id
+        if subject_id is None:
+            yield MemoryView(place, None, subjects)
+            return
+        subject, cut = await reader.snapshot(as_of, namespace=place.namespace(subject_id))
+        is_known = subject.last_us > 0
+        yield MemoryView(place, subject_id, subjects, (subject, cut) if is_known else None)

@@ -8,7 +8,7 @@ import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.memory.explain import TurnText, read_turn, told
+from kitchener.cli.memory.explain import TurnText, read_turn_text, told
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, TurnChoice
 from kitchener.cli.replay import Tools, settings_and_tools
 from kitchener.cli.terminal.interrupt import run_to_end
@@ -94,7 +94,7 @@ async def _read_turns(paths: LedgerPaths, agent_class: str, report: BisectReport
     """The texts of the turns behind the changes."""
     wanted = [turn for change in report.changes for turn in _turns_of(change)[:_AT_MOST]]
     async with paths.reader(agent_class) as ho2m:
-        return {turn_id: await read_turn(ho2m, turn_id) for turn_id in dict.fromkeys(wanted)}
+        return {turn_id: await read_turn_text(ho2m, turn_id) for turn_id in dict.fromkeys(wanted)}
 
 
 def _turns_of(change: MemoryChange) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kitchener.cli.memory.agent_memory import AgentMemory, signal_kinds
-from kitchener.cli.memory.explain import TurnText, read_turn, turns_shown
+from kitchener.cli.memory.explain import TurnText, read_turn_text, turns_shown
 from kitchener.errors import ConfigError
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.memory import Overlay
@@ -145,7 +145,7 @@ async def _withdrawn(place: AgentMemory, subject_id: str, overlays: list[Overlay
     async with place.paths.reader(place.agent_class) as ho2m:
         for overlay in overlays:
             turns = await turns_shown(ho2m, subject_id, overlay.key)
-            found.append(WithdrawnLine(overlay, [await read_turn(ho2m, each) for each in turns]))
+            found.append(WithdrawnLine(overlay, [await read_turn_text(ho2m, each) for each in turns]))
     return found
 
 

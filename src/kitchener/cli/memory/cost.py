@@ -12,7 +12,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import MemoryReader, Overlay
 from kitchener.plain_names import counted
 from kitchener.records import events
-from kitchener.records.entries import WorkOrderCompletedPayload, WorkOrderPlannedPayload, payload_as
+from kitchener.records.entries import OverlayPayload, WorkOrderCompletedPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.tokens import estimate_tokens
 
 _TYPES: Final = (events.WO_PLANNED, events.WO_COMPLETED, events.WO_FAILED)
@@ -225,8 +225,8 @@ async def _learned(reader: MemoryReader) -> Mapping[tuple[str, str], list[Learni
     """The sources of each artifact, by namespace and key."""
     found = defaultdict[tuple[str, str], list[Learning]](list)
     async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
-        key = entry.payload.get("artifact_id") or entry.payload["overlay_id"]
-        found[entry.payload["namespace"], key].append(learning_of(entry))
+        overlay = payload_as(OverlayPayload, entry.payload)
+        found[overlay["namespace"], overlay.get("artifact_id") or overlay["overlay_id"]].append(learning_of(entry))
     return found
 
 

@@ -61,13 +61,13 @@ class TurnText:
         return [f"> {_text(self.message)}", reply]
 
 
-async def read_turn(ho2m: LedgerReader | None, turn_id: str) -> TurnText:
+async def read_turn_text(ho2m: LedgerReader | None, turn_id: str) -> TurnText:
     """A turn by its id; no scan is needed."""
     turn = TurnText(turn_id)
     if ho2m is None:
         return turn
     async for entry in ho2m.read(key=events.turn_index_key(turn_id)):
-        started = payload_as(TurnStartedPayload, events.read_payload(entry.entry_type, entry.payload))
+        started = events.read_as(TurnStartedPayload, entry)
         turn.session_id, turn.started_at, turn.state = started["session_id"], entry.timestamp, "open"
         turn.message = started["user_message"]
     if turn.session_id is None:
@@ -89,7 +89,7 @@ async def turns_shown(ho2m: LedgerReader | None, subject_id: str, artifact_id: s
 
 async def _shown(ho2m: LedgerReader, subject_id: str, artifact_id: str) -> AsyncIterator[str]:
     async for entry in ho2m.read(key=events.bias_index_key(subject_id, artifact_id)):
-        turn_id = payload_as(CommonPayload, events.read_payload(entry.entry_type, entry.payload)).get("turn_id")
+        turn_id = events.read_as(CommonPayload, entry).get("turn_id")
         if turn_id is not None:
             yield turn_id
 
@@ -255,7 +255,7 @@ async def explained(
 async def _add_turns(found: ArtifactExplanation, ho2m: LedgerReader | None, at_most: int | None) -> None:
     found.shown_in.extend(await turns_shown(ho2m, found.subject_id, found.learned.overlay.key))
     for turn_id in dict.fromkeys((*found.source_turns()[:at_most], *found.shown_in[:at_most])):
-        found.turns[turn_id] = await read_turn(ho2m, turn_id)
+        found.turns[turn_id] = await read_turn_text(ho2m, turn_id)
 
 
 def record_json(entry: StoredEntry) -> dict[str, object]:

@@ -10,18 +10,17 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
-from kitchener.cli.memory.agent_memory import AgentMemory
+from kitchener.cli.memory.agent_memory import AgentMemory, open_view
 from kitchener.cli.memory.bisect import bisect_
 from kitchener.cli.memory.changes import deactivated, quarantined
 from kitchener.cli.memory.cost import cost_table
 from kitchener.cli.memory.explain import AT_MOST, explained
 from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
-from kitchener.cli.memory.view import open_view
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, ReasonOption, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text
-from kitchener.cli.terminal.written_files import check_output, write_whole
+from kitchener.cli.terminal.written_files import check_output, write_output
 from kitchener.plain_names import counted
 
 app = App(name="memory", help="Show what was learned about subjects, and withdraw it.")
@@ -271,7 +270,7 @@ def export(
             print_json_lines(lines)
         else:
             data = [orjson.dumps(each) + b"\n" for each in lines]
-            await anyio.to_thread.run_sync(write_whole, output, lambda file: file.writelines(data))
+            await anyio.to_thread.run_sync(write_output, output, lambda file: file.writelines(data))
             print_text(f"wrote {counted(len(lines), 'learned line')} to {output}")
         return OK
 

@@ -15,7 +15,7 @@ from typing import IO, Final, NamedTuple
 
 import orjson
 
-from kitchener.cli.terminal.written_files import write_whole
+from kitchener.cli.terminal.written_files import write_output
 from kitchener.config.shown import described_name
 from kitchener.errors import ConfigError
 from kitchener.plain_names import shown_path
@@ -156,7 +156,7 @@ class Results:
 
     def write(self) -> None:
         """Writes the file, whole or not at all; only its owner can read it."""
-        write_whole(self._path, self._fill)
+        write_output(self._path, self._fill)
 
     def _fill(self, file: IO[bytes]) -> None:
         self._spool.flush()

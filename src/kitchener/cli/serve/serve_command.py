@@ -18,7 +18,7 @@ from kitchener.cli.options import NO_OPTIONS, Options, listens
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogFormat, LogLevel, logged_from, show_logs_as
 from kitchener.cli.terminal.output import discard_output, print_text
-from kitchener.config import RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.ledger.disk.file_ops import is_locked
 from kitchener.logs import get_logger
@@ -113,7 +113,7 @@ def _in_use(config: RuntimeConfig) -> Path | None:
 
 
 def _ledgers(config: RuntimeConfig) -> Iterator[Path]:
-    for agent_class in sorted({"ADMIN", *agent_classes(config)}):
+    for agent_class in sorted({DEFAULT_AGENT, *agent_classes(config)}):
         yield from ledger_paths(config, agent_class).values()
 
 

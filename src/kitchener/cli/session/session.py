@@ -12,16 +12,16 @@ from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionArgument
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
-from kitchener.cli.session.session_search import SessionRow, filter_of, found_lines, list_sessions
+from kitchener.cli.session.session_search import SessionRow, filter_of, found_lines, search_sessions
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_table, print_text, say
 from kitchener.errors import UnknownSession
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.prefix_breaks import break_text, read_breaks
 from kitchener.inspection.shown_text import UNREADABLE, short_time
 from kitchener.inspection.spending import Spending, in_all, read_spending
-from kitchener.inspection.turns.answered_calls import read_calls
+from kitchener.inspection.turns.answered_calls import read_answered_calls
 from kitchener.inspection.turns.turn_approvals import TurnApprovals, approvals_of
+from kitchener.inspection.turns.turn_breaks import break_text, read_breaks
 from kitchener.inspection.turns.turn_end import shown_reply
 from kitchener.ledger import StoredEntry
 from kitchener.plain_names import counted
@@ -29,6 +29,7 @@ from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
     AbandonReason,
+    CommonPayload,
     CostMapping,
     MessageImportedPayload,
     RejectReason,
@@ -96,7 +97,7 @@ def list_(
         kitchener session list --agent RESIDENT:bo --limit 20 --json
     """
     wanted = filter_of(subject, grep, since)
-    found = anyio.run(list_sessions, options, wanted, limit)
+    found = anyio.run(search_sessions, options, wanted, limit)
     if found.sealed:
         say(f"kitchener: {counted(found.sealed, 'text')} could not be searched: erased, or sealed without the key")
     if json:
@@ -182,7 +183,7 @@ async def _shown(options: Options, session_id: str) -> "_History":
         turn.spent, turn.breaks = spent.get(turn.turn_id, turn.spent), breaks.get(turn.turn_id)
         turn.approvals = approvals.get(turn.turn_id, turn.approvals)
         if turn.result is None and turn.state != "imported":
-            turn.waited_for = (await read_calls(paths, agent_class, history.entries, turn.turn_id)).waited_for
+            turn.waited_for = (await read_answered_calls(paths, agent_class, history.entries, turn.turn_id)).waited_for
     return history
 
 
@@ -282,7 +283,7 @@ class _History:
     def take(self, entry: StoredEntry) -> None:
         """Adds the session's next entry."""
         kind, payload = entry.entry_type, events.read_payload(entry.entry_type, entry.payload)
-        turn = self.turns.get(payload.get("turn_id", ""))
+        turn = self.turns.get(payload_as(CommonPayload, payload).get("turn_id", ""))
         if kind == events.SESSION_START:
             self.start, self.started_at = payload_as(SessionStartPayload, payload), entry.timestamp
         elif kind == events.SESSION_END:

@@ -66,7 +66,7 @@ class SessionFilter:
 
     subject_id: str | None = None
     words: str | None = None
-    """Words in a message or a reply, folded by `folded`; None: any words."""
+    """Words in a message or a reply, folded by `searchable`; None: any words."""
     since: str | None = None
     """Start of the time range: ISO time as ledgers write it; None: no start."""
 
@@ -85,7 +85,7 @@ class SessionList:
     """Number of messages and replies that could not be searched, because their key is missing."""
 
 
-def folded(text: str) -> str:
+def searchable(text: str) -> str:
     """A text without regard to upper and lower case, line breaks and repeated blanks."""
     return " ".join(text.split()).casefold()
 
@@ -115,13 +115,13 @@ def filter_of(subject: str | None, words: str | None, since: str | None) -> Sess
     Raises:
         CallerError: there are no words to look for, or the time is malformed
     """
-    wanted = None if words is None else folded(words)
+    wanted = None if words is None else searchable(words)
     if wanted == "":
         raise CallerError("--grep: expected words to look for")
     return SessionFilter(subject, wanted, None if since is None else moment_of(since, SystemClock().time_us()))
 
 
-async def list_sessions(options: Options, wanted: SessionFilter, limit: int | None) -> SessionList:
+async def search_sessions(options: Options, wanted: SessionFilter, limit: int | None) -> SessionList:
     """The newest `limit` sessions that match: of the agent class; of all classes if none is named and there is a filter."""
     paths, found = options.paths(), SessionList()
     is_of_one = wanted.is_any or options.named_agent is not None
@@ -139,9 +139,9 @@ async def _add(found: SessionList, paths: LedgerPaths, agent_class: str, wanted:
             return
         said = await _said(reader, wanted, found) if wanted.words is not None else None
         if limit is not None and wanted.is_any:
-            starts = await reader.last(key="sessions", limit=limit)
+            starts = await reader.last(key=events.SESSIONS_KEY, limit=limit)
         else:
-            starts = [entry async for entry in reader.read(key="sessions")]
+            starts = [entry async for entry in reader.read(key=events.SESSIONS_KEY)]
         ended = {entry.entity_id async for entry in reader.read(key="ended")}
         for start in starts:
             if wanted.subject_id not in (None, start.payload.get("subject_id")):
@@ -167,7 +167,7 @@ async def _said(reader: LedgerReader, wanted: SessionFilter, found: SessionList)
         is_message, text = _spoken(entry.entry_type, payload)
         if is_sealed(text):
             found.sealed += 1
-        elif isinstance(text, str) and wanted.words is not None and wanted.words in folded(text):
+        elif isinstance(text, str) and wanted.words is not None and wanted.words in searchable(text):
             turn: FoundTurn = {
                 "turn_id": entry.entity_id,
                 "at": entry.timestamp,

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from kitchener.cli.exits import NEGATIVE, OK, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import ask, is_interactive, print_json, print_text
+from kitchener.cli.terminal.output import ask_person, is_interactive, print_json, print_text
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.ids import check_recorded_subject
@@ -75,7 +75,7 @@ def _is_wanted(subject_id: str) -> bool:
         raise CallerError("erasure cannot be undone: run this on a terminal, or pass --yes")
     question = f"Everything that {subject_id!r} said, with every agent class, will be unreadable for good. Erase? [y/N] "
     try:
-        return ask(question).strip().lower() in ("y", "yes")
+        return ask_person(question).strip().lower() in ("y", "yes")
     except EOFError:
         return False
 

@@ -28,6 +28,15 @@ _STATUS_CHARS: Final = 200
 _NO_VALUE: Final = "–"
 
 
+def file_problem(error: OSError) -> str:
+    """Names the file, the problem and, for a missing permission, the remedy."""
+    if isinstance(error, PermissionError):
+        problem = "permission denied; run this command as a user who has access"
+    else:
+        problem = error.strerror or str(error)
+    return problem if error.filename is None else f"{os.fsdecode(error.filename)}: {problem}"
+
+
 def print_text(text: str = "", *, end: str = "\n", style: Style = "plain") -> None:
     """Prints text on standard output, unbuffered; with a style if colours are shown."""
     plain = harmless(text)
@@ -77,7 +86,7 @@ def say_instead(text: str) -> None:
     _write(sys.stderr, f"\r\x1b[K{harmless(text)}")
 
 
-def ask(question: str) -> str:
+def ask_person(question: str) -> str:
     """Asks the person at the terminal and returns the answered line; raises EOFError at the end of the input."""
     return input(harmless(question))
 

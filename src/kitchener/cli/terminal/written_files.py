@@ -5,18 +5,18 @@ file's mode is. A link at the path is replaced and never followed, because in a 
 """
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import BinaryIO, TypeVar
 
 from kitchener.errors import ConfigError
+from kitchener.small_files import replacing
 
 _Result = TypeVar("_Result")
 
 
 def check_output(path: Path, root: Path | None = None) -> None:
-    """Refuses a path that `write_whole` could not write, before the command does any work.
+    """Refuses a path that `write_output` could not write, before the command does any work.
 
     Args:
         path: the value of `--out`
@@ -32,7 +32,7 @@ def check_output(path: Path, root: Path | None = None) -> None:
         raise ConfigError("--out", "", repr(str(path)), "must be a file in a directory that exists")
 
 
-def write_whole(path: Path, fill: Callable[[IO[bytes]], _Result]) -> _Result:
+def write_output(path: Path, fill: Callable[[BinaryIO], _Result]) -> _Result:
     """Writes a file with `fill`, makes it durable, then moves it to its path. Returns what `fill` returned.
 
     Args:
@@ -43,15 +43,8 @@ def write_whole(path: Path, fill: Callable[[IO[bytes]], _Result]) -> _Result:
         ConfigError: the file cannot be written
     """
     try:
-        with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                result = fill(file)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with replacing(path) as file:
+            result = fill(file)
     except OSError as error:
         raise ConfigError(str(path), "", "", f"cannot be written: {error.strerror or error}") from error
     return result

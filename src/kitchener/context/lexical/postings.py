@@ -1,6 +1,6 @@
 """Indexes the words of turns for ranking: the facts of each turn, the positions of each word, and the speakers.
 
-The index is append-only, one turn at a time, so it can also be read as of an earlier turn. `index.py` ranks turns with it,
+The index is append-only, one turn at a time, so it can also be read as of an earlier turn. `turn_index.py` ranks turns with it,
 `words.py` defines words, and `features.py` detects other features of a turn.
 """
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from kitchener.errors import ProviderReason
 from kitchener.gateway.providers.redaction import Redaction
+from kitchener.plain_names import cut_to
 
 MAX_DETAIL_CHARS: Final = 500
 
@@ -90,10 +91,9 @@ def named_web_page(text: str) -> str | None:
     return f'a web page "{words}"' if words else "a web page"
 
 
-def shortened(text: str, redaction: Redaction) -> str:
+def redacted_line(text: str, redaction: Redaction) -> str:
     """Returns the text in one line of at most `MAX_DETAIL_CHARS` characters, without keys."""
-    line = redaction.text(" ".join(text.split()))
-    return line if len(line) <= MAX_DETAIL_CHARS else line[: MAX_DETAIL_CHARS - 1] + "…"
+    return cut_to(redaction.text(" ".join(text.split())), MAX_DETAIL_CHARS)
 
 
 def hide(error: Exception, redaction: Redaction) -> Exception | None:

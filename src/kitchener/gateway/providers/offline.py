@@ -14,10 +14,11 @@ import orjson
 
 from kitchener.choices import LABEL_KINDS
 from kitchener.gateway.providers.rules import classified
+from kitchener.gateway.providers.scripted import word_by_word
 from kitchener.gateway.rules.classification import RuleClassification, classify
 from kitchener.gateway.rules.filled_object import filled
 from kitchener.gateway.rules.relation import MAX_READ_CHARS
-from kitchener.gateway.rules.vocabulary import content_stems, words_of
+from kitchener.gateway.rules.vocabulary import content_stems, lower_words
 from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolSpec, ToolUse, Usage
 from kitchener.records.tokens import tokens_of_bytes
@@ -27,7 +28,6 @@ MAX_CONTEXT_CHARS = 20_000
 MAX_REPLY_CHARS = 2_000
 MAX_QUOTE_CHARS = 240
 
-_WORDS = re.compile(r"\S+\s*|\s+")
 _BLOCK: Final = re.compile(r"From [^\n]*\n<(data-\w+)>\n(?P<text>.*)\n</\1>(?:\n\[[^\n]*\])?", re.DOTALL)
 """A result of a source that is not trusted, perhaps with a line about a page."""
 _SELF = "I am Kitchener's offline model: fixed rules, no language model. Configure a provider for real answers."
@@ -73,10 +73,8 @@ class OfflineProvider:
 
     async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
         """Yields the text of the same answer word by word, then the answer."""
-        response = await self.complete(request)
-        for word in _WORDS.findall(response.text):
-            yield TextPiece(1, word)
-        yield response
+        for item in word_by_word(await self.complete(request)):
+            yield item
 
     def _response(self, request: PromptRequest, answer: Mapping[str, object], use: ToolUse | None = None) -> PromptResponse:
         is_plain = use is not None or (request.output_schema is None and request.wo_type not in _ANSWERS)
@@ -93,7 +91,7 @@ class OfflineProvider:
         )
 
 
-def _shortened(text: str, limit: int) -> str:
+def _fitted(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
@@ -133,7 +131,7 @@ def _reply(request: PromptRequest, results: Sequence[tuple[str | None, object]])
     given = request.variables
     context = given.get("assembled_context") or {}
     learned = " ".join(context.get("ho3_biases", ()))
-    kept = [f"({_KEEPS}{_shortened(learned, MAX_QUOTE_CHARS)})"] if learned else []
+    kept = [f"({_KEEPS}{_fitted(learned, MAX_QUOTE_CHARS)})"] if learned else []
     if results:
         return "\n\n".join([*(_told(name, found) for name, found in results), *kept])
     shown = (given.get("classification") or {}, *given.get("prior_results", ()))
@@ -148,14 +146,14 @@ def _reply(request: PromptRequest, results: Sequence[tuple[str | None, object]])
 
 def _quote(message: str, context_text: str) -> str:
     """The latest said line that shares most words with the message, without questions and own replies; "" if none does."""
-    wanted = content_stems(words_of(message[-MAX_READ_CHARS:]))
+    wanted = content_stems(lower_words(message[-MAX_READ_CHARS:]))
     best, most = "", 1
     for line in context_text[-MAX_CONTEXT_CHARS:].splitlines() if wanted else ():
-        shared = len(wanted & content_stems(words_of(line)))
+        shared = len(wanted & content_stems(lower_words(line)))
         is_said = not line.startswith(_GOALS) and not any(own in line for own in (_SELF, _QUOTES, _KEEPS))
         if shared >= most and is_said and not line.rstrip().endswith("?"):
             best, most = line, shared
-    return _shortened(best.strip().rstrip("."), MAX_QUOTE_CHARS)
+    return _fitted(best.strip().rstrip("."), MAX_QUOTE_CHARS)
 
 
 def _told(name: str | None, found: object) -> str:
@@ -165,9 +163,9 @@ def _told(name: str | None, found: object) -> str:
     if isinstance(found, Mapping) and "item_id" in found and "text" in found:  # a page of a long result
         found = found["text"]
     if isinstance(found, Mapping) and "error" in found:
-        return _shortened(f"{name} failed: {_text(found['error'])}", MAX_REPLY_CHARS)
+        return _fitted(f"{name} failed: {_text(found['error'])}", MAX_REPLY_CHARS)
     lines = [f"\n- {_text(each)}" for each in found] if isinstance(found, list) else [f" {_text(found)}"]
-    return _shortened(f"{name}:{''.join(lines)}", MAX_REPLY_CHARS)
+    return _fitted(f"{name}:{''.join(lines)}", MAX_REPLY_CHARS)
 
 
 def _text(value: object) -> str:
@@ -176,8 +174,8 @@ def _text(value: object) -> str:
 
 def _verdict(request: PromptRequest) -> dict[str, object]:
     """Accepts a response that is not empty and has a word of each criterion. Rules cannot judge more."""
-    stems = content_stems(words_of(request.variables["response_text"]))
-    wanted = {each: content_stems(words_of(each)) for each in request.variables.get("acceptance", ())}
+    stems = content_stems(lower_words(request.variables["response_text"]))
+    wanted = {each: content_stems(lower_words(each)) for each in request.variables.get("acceptance", ())}
     missed = [f"nothing on “{each}”" for each, words in wanted.items() if words and words.isdisjoint(stems)]
     problems = missed if request.variables["response_text"].strip() else ["the response is empty"]
     return {"decision": "reject" if problems else "accept", "reason": "; ".join(problems) or "not empty, on each criterion"}

@@ -5,7 +5,7 @@ A script can imitate everything that a gateway sees of a provider: answers, tool
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Self
 
 import anyio
@@ -103,10 +103,8 @@ class ScriptedProvider:
 
     async def stream(self, request: PromptRequest) -> AsyncIterator[TextPiece | PromptResponse]:
         """Yields the script's next answer word by word, then the whole response."""
-        response = await self.complete(request)
-        for word in _WORDS.findall(response.text):
-            yield TextPiece(1, word)
-        yield response
+        for item in word_by_word(await self.complete(request)):
+            yield item
 
     def _next(self, request: PromptRequest) -> ScriptedAnswer:
         answers = self._answers or []
@@ -154,6 +152,13 @@ def _response(
         usage=Usage(input_tokens=20, output_tokens=max(1, len(text) // 4)),
         finish_reason="tool_use" if tool_uses else "stop",
     )
+
+
+def word_by_word(response: PromptResponse) -> Iterator[TextPiece | PromptResponse]:
+    """A response as a stream: its text word by word, then the whole."""
+    for word in _WORDS.findall(response.text):
+        yield TextPiece(1, word)
+    yield response
 
 
 def _fitting(reply: str) -> dict[str, str | dict[str, object]]:

@@ -11,7 +11,7 @@ from typing import Literal, NotRequired, TypedDict
 from kitchener.gateway.rules import vocabulary as table
 from kitchener.gateway.rules.relation import MAX_READ_CHARS, ObjectiveRelation, RecentTurn, relation, requested
 from kitchener.gateway.rules.tool_choice import ChosenTool, choose_tool
-from kitchener.gateway.rules.vocabulary import content_stems, is_greeting, stem, words_of
+from kitchener.gateway.rules.vocabulary import content_stems, is_greeting, lower_words, singular
 from kitchener.records.entries import IntentRelation
 from kitchener.records.prompt import ToolSpec
 
@@ -66,7 +66,7 @@ def classify(
         tools: the tools that the message may request
     """
     message = message.strip()
-    words = words_of(message)
+    words = lower_words(message)
     stems = content_stems(words)
     act = speech_act(message, words)
     found = relation(message, recent_turns or (), active_objective)
@@ -114,7 +114,7 @@ def _social_act(message: str, words: Sequence[str]) -> SpeechAct | None:
 
 
 def _labels(words: Sequence[str], vocabulary: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    stems = [stem(word) for word in words]
+    stems = [singular(word) for word in words]
     labels = {}
     for dimension, label_of in (("domain", table.DOMAIN_OF_STEM), ("task", table.TASK_OF_STEM)):
         counts = Counter(label_of[each] for each in stems if each in label_of)
@@ -128,7 +128,7 @@ def _labels(words: Sequence[str], vocabulary: Mapping[str, Sequence[str]]) -> di
 
 def _mentions(label: str, stems: Sequence[str]) -> int:
     """How often the message contains all words of a label."""
-    return min((stems.count(stem(word)) for word in words_of(label)), default=0)
+    return min((stems.count(singular(word)) for word in lower_words(label)), default=0)
 
 
 def _objective(message: str, found: ObjectiveRelation, active: str | None) -> str:
@@ -141,8 +141,8 @@ def _objective(message: str, found: ObjectiveRelation, active: str | None) -> st
     text = found.offer or " ".join(table.POLITE_LEAD.sub("", request, count=1).split()).rstrip(" .!?")
     if found.keeps_topic and active:
         before = active.split(" (", 1)[0]
-        text = f"{_shortened(text, MAX_OBJECTIVE_CHARS // 2)} ({_shortened(before, MAX_OBJECTIVE_CHARS // 2 - 3)})"
-    return _shortened(text or message, MAX_OBJECTIVE_CHARS)
+        text = f"{_cut_at_word(text, MAX_OBJECTIVE_CHARS // 2)} ({_cut_at_word(before, MAX_OBJECTIVE_CHARS // 2 - 3)})"
+    return _cut_at_word(text or message, MAX_OBJECTIVE_CHARS)
 
 
 def _from_request(message: str) -> str:
@@ -157,5 +157,5 @@ def _from_request(message: str) -> str:
     return message[next(requests, 0) :]
 
 
-def _shortened(text: str, limit: int) -> str:
+def _cut_at_word(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1].rsplit(" ", 1)[0] + "…"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypedDict
 
 from kitchener.gateway.rules import vocabulary as table
-from kitchener.gateway.rules.vocabulary import content_stems, is_greeting, stem, words_of
+from kitchener.gateway.rules.vocabulary import content_stems, is_greeting, lower_words, singular
 from kitchener.records.entries import IntentRelation
 
 RECENT_TURNS_READ = 3
@@ -110,7 +110,7 @@ def relation(message: str, recent_turns: Sequence[RecentTurn] = (), active_objec
         active_objective: the open goal; None or "" if there is none
     """
     text = _lowered(message).strip()
-    words = words_of(text)
+    words = lower_words(text)
     if not active_objective:
         return _without_objective(text, words, _recent(recent_turns))
     turns = _recent(recent_turns)
@@ -174,7 +174,7 @@ def _closing(found: _Evidence) -> ObjectiveRelation | None:
 def _says_goodbye(text: str) -> bool:
     """Whether a sentence of a text, in few words, says that nothing more is wanted, or takes leave."""
     return any(
-        len(content_stems(words_of(sentence))) <= MAX_CLOSING_STEMS
+        len(content_stems(lower_words(sentence))) <= MAX_CLOSING_STEMS
         for sentence in map(str.strip, _SENTENCE_ENDS.split(text))
         if table.CLOSING_PHRASES.search(sentence)
     )
@@ -193,7 +193,7 @@ def _announced(found: _Evidence) -> ObjectiveRelation | None:
     if table.RETURNING_PHRASES.search(found.text):
         return ObjectiveRelation("switch", CLEAR, "goes back to something earlier", returns=True)
     phrase = table.SWITCHING_PHRASES.search(found.text)
-    if phrase is not None and (topics or table.DEFINITE_WORDS.isdisjoint(words_of(found.text[phrase.end() :]))):
+    if phrase is not None and (topics or table.DEFINITE_WORDS.isdisjoint(lower_words(found.text[phrase.end() :]))):
         return ObjectiveRelation("switch", CLEAR, "announces another matter")
     return None
 
@@ -241,7 +241,7 @@ def _requested_things(text: str) -> list[list[str]]:
             thing = []
         elif thing is not None and not (may_precede and not thing):
             if before != "to" and piece[0].isalpha() and piece not in table.THING_ENDS and piece not in _ROLES:
-                thing.append(stem(piece))
+                thing.append(singular(piece))
             else:
                 if thing and thing[-1] not in table.GENERIC_STEMS:
                     things.append(thing)
@@ -300,7 +300,7 @@ def requested(text: str) -> Requested:
             else:
                 request, is_negated = request if role == "pause" else "", role == "negation"
         is_verb = request == piece  # to show something is no show
-        topic = table.TOPIC_OF_STEM.get(stem(piece)) if (request or was_topic) and not is_verb else None
+        topic = table.TOPIC_OF_STEM.get(singular(piece)) if (request or was_topic) and not is_verb else None
         if topic is not None:
             if was_topic:
                 topics.pop()  # of "music events" the last noun is what is meant
@@ -316,7 +316,7 @@ def question_of(reply: str) -> tuple[Question, str]:
     end = reply.rfind("?") + 1 or len(reply)
     start = max(reply.rfind(mark, 0, end - 1) for mark in ".?!\n")
     question = reply[start + 1 : end]
-    words = words_of(question)
+    words = lower_words(question)
     if table.ELSE_PHRASES.search(question):
         return "what else", ""
     if table.ALL_PHRASES.search(question):
@@ -348,7 +348,7 @@ def _offered(question: str) -> str | None:
         return None
     if table.ENJOYMENT_PHRASES.search(rest):
         return rest
-    if table.TRANSACTION_NOUNS.isdisjoint(words_of(rest)):
+    if table.TRANSACTION_NOUNS.isdisjoint(lower_words(rest)):
         return ""
     return rest if rest.startswith(("make ", "get ")) else f"get {rest}"
 
@@ -364,7 +364,7 @@ def _are_new(topics: Sequence[str], turns: Sequence[tuple[str, str]]) -> bool:
 
 
 def _mentioned(text: str) -> tuple[str, ...]:
-    return tuple(topic for word in words_of(text) if (topic := table.TOPIC_OF_STEM.get(stem(word))) is not None)
+    return tuple(topic for word in lower_words(text) if (topic := table.TOPIC_OF_STEM.get(singular(word))) is not None)
 
 
 def _recent(turns: Sequence[RecentTurn]) -> list[tuple[str, str]]:

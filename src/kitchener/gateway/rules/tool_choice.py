@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 from kitchener.gateway.rules import vocabulary as table
-from kitchener.gateway.rules.vocabulary import content_stems, stem, word_set, words_of
+from kitchener.gateway.rules.vocabulary import content_stems, lower_words, singular, word_set
 from kitchener.records.prompt import ToolSpec
 
 MAX_PATH_CHARS = 256
@@ -38,13 +38,13 @@ def choose_tool(message: str, words: Sequence[str], tools: Iterable[ToolSpec]) -
         words: the words of the message
         tools: the tools to choose from, in order of preference
     """
-    stems = {stem(word) for word in words}
+    stems = {singular(word) for word in words}
     verb = _commanded(message)
     best: ChosenTool | None = None
     best_score = -1
     for tool in tools:
-        name = {stem(word) for word in words_of(_WORD_BORDER.sub(" ", tool.tool_id))}
-        description = content_stems(words_of(tool.description))
+        name = {singular(word) for word in lower_words(_WORD_BORDER.sub(" ", tool.tool_id))}
+        description = content_stems(lower_words(tool.description))
         if not (name - _GENERIC_WORDS or name) <= stems or not _does(verb, name, description):
             continue
         score = 2 * len(name & stems) + len(description & stems)
@@ -56,12 +56,12 @@ def choose_tool(message: str, words: Sequence[str], tools: Iterable[ToolSpec]) -
 
 def _commanded(message: str) -> str | None:
     """The verb with which the message begins, politeness aside; None if it begins with no known one."""
-    words = words_of(table.POLITE_LEAD.sub("", message, count=1))
+    words = lower_words(table.POLITE_LEAD.sub("", message, count=1))
     return words[0] if words and words[0] in table.IMPERATIVES else None
 
 
 def _does(verb: str | None, name: set[str], description: set[str]) -> bool:
-    if verb is None or stem(verb) in name or stem(verb) in description:
+    if verb is None or singular(verb) in name or singular(verb) in description:
         return True
     return verb in _READING_VERBS and not _READING_VERBS.isdisjoint(name)
 
@@ -88,6 +88,6 @@ def _paths(text: str) -> list[str]:
 
 def _last_noun(message: str, words: Sequence[str], tool_stems: set[str]) -> list[str]:
     last = words[-1] if words else ""
-    if not last or last in table.STOP_WORDS or last in table.IMPERATIVES or stem(last) in tool_stems:
+    if not last or last in table.STOP_WORDS or last in table.IMPERATIVES or singular(last) in tool_stems:
         return []
     return [table.WORD.findall(message)[-1]]  # as it was written: names keep their capitals

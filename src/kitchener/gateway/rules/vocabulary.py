@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 
 
-def words_of(text: str) -> list[str]:
+def lower_words(text: str) -> list[str]:
     """The words of a text in lower case, with straight apostrophes."""
     return WORD.findall(text.lower().replace("’", "'"))
 
 
-def stem(word: str) -> str:
+def singular(word: str) -> str:
     """The word without a plural ending: `packages` and `package` count as the same, `glass` stays."""
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
@@ -26,7 +26,7 @@ def stem(word: str) -> str:
 
 def content_stems(words: Iterable[str]) -> set[str]:
     """The stems of those words that say what a text is about."""
-    return {stem(word) for word in words if word not in STOP_WORDS and len(word) > 1}
+    return {singular(word) for word in words if word not in STOP_WORDS and len(word) > 1}
 
 
 def is_greeting(words: Sequence[str]) -> bool:
@@ -41,7 +41,7 @@ def word_set(words: str) -> frozenset[str]:
 
 
 def _by_stem(table: Mapping[str, str]) -> dict[str, str]:
-    return {stem(word): label for label, line in table.items() for word in line.split()}
+    return {singular(word): label for label, line in table.items() for word in line.split()}
 
 
 # --- speech acts and labels ---------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class TurnCalls(NamedTuple):
     """Turns that its tools ran in other sessions."""
 
 
-async def read_calls(paths: LedgerPaths, agent_class: str, session: Sequence[StoredEntry], turn_id: str) -> TurnCalls:
+async def read_answered_calls(paths: LedgerPaths, agent_class: str, session: Sequence[StoredEntry], turn_id: str) -> TurnCalls:
     """The calls of a turn. Reads the part of HO1m that was written while it ran.
 
     Args:

@@ -34,7 +34,7 @@ from kitchener.ids import session_of_valid_turn
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.inspection.spending import Spending
-from kitchener.inspection.turns.answered_calls import AnsweredCall, read_calls, spent_on
+from kitchener.inspection.turns.answered_calls import AnsweredCall, read_answered_calls, spent_on
 from kitchener.inspection.turns.rebuilt_projection import rebuild
 from kitchener.inspection.turns.recorded_lists import RecordedLists
 from kitchener.inspection.turns.recorded_results import kept_results, read_results, result_items
@@ -175,7 +175,7 @@ async def _read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVi
         decided = [] if context is None else [entry async for entry in context.read(session_id=session_id)]
     recorded = RecordedLists(decided)
     view = await _viewed(paths, past, past.entries[begun], cut, decided, recorded)
-    calls = await read_calls(paths, past.agent_class, past.entries, turn_id)
+    calls = await read_answered_calls(paths, past.agent_class, past.entries, turn_id)
     spent = spent_on(calls.answered, paths.config.router.prices)
     spent.nested_turns += calls.nested_turns
     breaks = await read_turn_breaks(paths, past, turn_id, decided, recorded)
@@ -333,8 +333,12 @@ async def _part(ho2m: LedgerReader, entry: StoredEntry, ref: Ref, estimate: Esti
     is_message = entry.entry_type == events.TURN_STARTED
     said = await message_in(ho2m, entry) if is_message else entry.payload.get("response")
     name = f"{entry.entity_id}{OF_MESSAGE}" if is_message else entry.entity_id
-    speaker = entry.payload.get("speaker")
-    told = message_text(str(said), speaker and text_of(speaker)) if is_message else reply_text(told_reply(entry.payload))
+    speaker = payload_as(TurnStartedPayload, entry.payload).get("speaker")
+    told = (
+        message_text(str(said), text_of(speaker) if speaker is not None else None)
+        if is_message
+        else reply_text(told_reply(entry.payload))
+    )
     text = f"[{name}] erased" if is_sealed(said) else told
     item = evidence_item(name, ref, entry.timestamp, text, estimate, session_id=entry.session_id, separator=LINE)
     return item._replace(is_erased=is_sealed(said))

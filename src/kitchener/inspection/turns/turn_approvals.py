@@ -14,7 +14,7 @@ from kitchener.inspection.recorded_requests import arguments_text, details
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import ResumesMapping
+from kitchener.records.entries import ResumesMapping, TurnStartedPayload, payload_as
 from kitchener.runtime.queries.approval_list import ApprovalInfo, approvals_in
 
 _WIDTH: Final = 200
@@ -82,8 +82,9 @@ def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:
     resumed: dict[str, ResumesMapping] = {}
     for entry in entries:
         payload = entry.payload
-        if entry.entry_type == events.TURN_STARTED and isinstance(payload.get("resumes"), Mapping):
-            resumed[entry.entity_id] = payload["resumes"]
+        if entry.entry_type == events.TURN_STARTED:
+            if (resumes := payload_as(TurnStartedPayload, payload).get("resumes")) is not None:
+                resumed[entry.entity_id] = resumes
         elif entry.entry_type == events.WO_PLANNED:
             limits = payload.get("constraints")
             named = limits.get("grants") if isinstance(limits, Mapping) else None

@@ -1,4 +1,5 @@
-"""Finds why a provider's cache could not serve the beginning of a turn's prompt, by comparing it with the turn before."""
+"""Finds in which turns a provider's cache could not serve the beginning of the prompt, and why, by comparing each with the turn
+before."""
 
 from collections.abc import Sequence
 
@@ -9,9 +10,22 @@ from kitchener.inspection.turns.recorded_lists import RecordedLists
 from kitchener.inspection.turns.recorded_session import RecordedSession
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import ProjectionPayload, payload_as
-from kitchener.tuning import BreakCause, session_breaks
+from kitchener.records.entries import ProjectionPayload
+from kitchener.runtime.root_layout import open_readers
+from kitchener.tuning import BreakCause, read_prefixes, session_breaks
+from kitchener.tuning.prompt_prefixes import causes_text
 from kitchener.tuning.recorded_prefixes import read_last_prefixes
+
+
+async def read_breaks(paths: LedgerPaths, agent_class: str, session_id: str) -> dict[str, tuple[BreakCause, ...]]:
+    """The causes of the breaks by turn; (): the prompt continued as before. Turns with nothing to compare are left out."""
+    async with open_readers(paths.config, agent_class, sealer=paths.sealer()) as readers:
+        return session_breaks(await read_prefixes(readers, session_id))
+
+
+def break_text(causes: Sequence[BreakCause]) -> str:
+    """A break, for a reader."""
+    return f"no cache could serve what the prompt before began with: {causes_text(causes)}"
 
 
 async def read_turn_breaks(
@@ -36,7 +50,7 @@ async def read_turn_breaks(
     def projection_of(each: str) -> tuple[ProjectionPayload, ProjectionLists] | None:
         for entry in reversed(decided):
             if entry.entry_type == events.PROJECTION_COMPUTED and entry.payload.get("turn_id") == each:
-                payload = payload_as(ProjectionPayload, events.read_payload(entry.entry_type, entry.payload))
+                payload = events.read_as(ProjectionPayload, entry)
                 if payload["mode"] == "enforce":
                     return payload, recorded.of(entry)
         return None

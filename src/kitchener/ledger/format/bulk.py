@@ -90,7 +90,7 @@ def check_lines(block: bytes, at: int, ledger_id: str, before: LinePosition) -> 
         ledger_id: the ledger that the lines must belong to
         before: the position before the first line
     """
-    day = day_of(block, at)
+    day = day_at(block, at)
     heads = check_heads(block, at, ledger_id, before, day)
     fields = _decoded(heads.bodies) if heads is not None else None
     last = _last_stamp(fields, day, before.timestamp) if fields is not None else None
@@ -112,7 +112,7 @@ def _run_length(seq: int) -> int:
     return 9 - seq if seq < 9 else AT_ONCE - (seq + 1) % AT_ONCE
 
 
-def day_of(block: bytes, at: int) -> str:
+def day_at(block: bytes, at: int) -> str:
     """The day in the timestamp at the end of a line; arbitrary text if the line is malformed.
 
     Args:

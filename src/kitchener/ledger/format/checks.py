@@ -22,7 +22,7 @@ from kitchener.ledger.format.bulk import (
     VerifiedLines,
     check_heads,
     check_lines,
-    day_of,
+    day_at,
     size_of_commit,
 )
 from kitchener.ledger.format.lines import (
@@ -215,7 +215,7 @@ class Follower:
         """
         start = 0
         while start < len(block):
-            before, day = self.at, day_of(block, start)
+            before, day = self.at, day_at(block, start)
             heads = check_heads(block, start, self.ledger_id, before, day)
             if heads is None:
                 for line in block[start:].split(b"\n", AT_ONCE)[:-1]:

@@ -6,13 +6,15 @@ entries. The caller that makes a round complete starts it itself, and the thread
 alone pays for no task and no timer of its own. `docs/ledger.md` explains when a round starts.
 """
 
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from contextlib import asynccontextmanager, suppress
+from queue import SimpleQueue
+from typing import Any, Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, current_token
 
 from kitchener.cancellation import is_cancellation
 from kitchener.clock import loop_clock
@@ -22,7 +24,6 @@ from kitchener.lanes.durations import Durations
 from kitchener.lanes.wakeups import Wakeup, signals
 from kitchener.ledger.format.lines import StoredEntry
 from kitchener.ledger.write.storage import Storage
-from kitchener.ledger.write.writer_thread import WriterThread
 
 _CALLERS_OF_FULL_ROUND: Final = 128
 """Number of waiting callers at which a round starts, however many turns run."""
@@ -31,8 +32,11 @@ _TURNS_OF_FULL_LINGER: Final = 100
 _ROUND_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets in which rounds are counted, seconds."""
 
-
 OnFailure = Callable[[LedgerWriteError], object]
+Job = Callable[[], None]
+"""Blocks."""
+WhenDone = Callable[[BaseException | None], None]
+"""Called on the event loop with what the job raised; None: it did not. Raises nothing."""
 
 
 class GroupMember(Protocol):
@@ -294,3 +298,50 @@ async def plain_task_group() -> AsyncIterator[TaskGroup]:
         yield tasks
     finally:
         await tasks.__aexit__(None, None, None)
+
+
+class WriterThread:
+    """A thread that does one job after the other, and wakes the event loop once for each. Make it in that event loop.
+
+    `anyio.to_thread` runs any function in any thread; for that a call passes two rounds of the event loop, two cancel scopes
+    and a limiter. A commit group always runs one known function, one call at a time, and never cancels it.
+
+    The thread begins with the first job. It does not keep the process from ending: what a job leaves half done then is what a
+    killed process leaves.
+    """
+
+    def __init__(self) -> None:
+        loop: Any = current_token().native_token  # asyncio's event loop, or trio's token
+        self._soon: Callable[..., object] = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+        self._jobs = SimpleQueue[tuple[Job, WhenDone] | None]()
+        self._is_running = False
+
+    def run(self, job: Job, when_done: WhenDone) -> None:
+        """Does a job in the thread, after those before it."""
+        if not self._is_running:
+            try:
+                threading.Thread(target=_work, args=(self._jobs, self._soon), name="ledger writer", daemon=True).start()
+            except RuntimeError as error:  # the system gives no further thread
+                when_done(error)
+                return
+            self._is_running = True
+        self._jobs.put((job, when_done))
+
+    def stop(self) -> None:
+        """Ends the thread after the jobs that it has; a further job begins another."""
+        if self._is_running:
+            self._is_running = False
+            self._jobs.put(None)
+
+
+def _work(jobs: SimpleQueue[tuple[Job, WhenDone] | None], soon: Callable[..., object]) -> None:
+    while (next_job := jobs.get()) is not None:
+        job, when_done = next_job
+        error: BaseException | None = None
+        try:
+            job()
+        except BaseException as raised:  # noqa: BLE001  given to the event loop
+            error = raised
+        with suppress(RuntimeError):  # the event loop has ended, and nobody waits any more
+            soon(when_done, error)
+        del next_job, job, when_done, error  # while the thread waits, nothing may keep the entries alive

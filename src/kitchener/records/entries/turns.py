@@ -64,14 +64,35 @@ class ClientCallMapping(TypedDict):
     arguments: Mapping[str, object]
 
 
-class TurnStartedPayload(CommonPayload):
+class TurnCallPayload(CommonPayload):
+    """The options of a message, which `TURN_STARTED` repeats."""
+
+    memory: bool
+    """Whether long-term memory may be read and written."""
+    idempotency_key: NotRequired[str]
+    idempotency_scope: NotRequired[IdempotencyScope]
+    speaker: NotRequired[SealedText]
+    """The name of the person who said the message, where several talk; absent: the subject."""
+    acceptance: NotRequired[list[str] | Sealed]
+    """Criteria that the caller gave for the reply."""
+    output_schema: NotRequired[str]
+    """Hash of the JSON schema of the object that the caller wants in place of a reply's text, see `SOURCE_RECORDED`; absent:
+    the caller wants text."""
+    client_tools: NotRequired[str]
+    """Hash of the definitions of the tools that the caller runs, see `SOURCE_RECORDED`; absent: the caller runs none."""
+    tool_choice: NotRequired[str]
+    """What the first answer of the reply had to call: `none`, `required` or the id of a tool; absent: the model chose."""
+    resumes: NotRequired[ResumesMapping]
+    """The deferred work order that the turn continues, once all its requests have an answer; absent: the turn is a message
+    of its own."""
+
+
+class TurnStartedPayload(TurnCallPayload):
     """`TURN_STARTED`"""
 
     turn_ts: str
     """ISO time of the turn, from which everything that depends on time is computed."""
     user_message: SealedText
-    memory: bool
-    """Whether long-term memory may be read and written."""
     read_positions: Mapping[str, int]
     """Number of the last entry that the turn may read, by ledger id."""
     ruleset_hash: str
@@ -81,28 +102,12 @@ class TurnStartedPayload(CommonPayload):
     policy_version: NotRequired[int]
     """The version of the rules that the turn followed, see `kitchener.records.events.POLICY_VERSION`; absent: 1."""
     overlap: OverlapPolicy
-    idempotency_key: NotRequired[str]
-    idempotency_scope: NotRequired[IdempotencyScope]
-    speaker: NotRequired[SealedText]
-    """The name of the person who said the message, where several talk; absent: the subject."""
-    acceptance: NotRequired[list[str] | Sealed]
-    """Criteria that the caller gave for the reply."""
     parts: NotRequired[list[str]]
     """Hashes of the images and files of the message, in their order; absent: it has none."""
-    output_schema: NotRequired[str]
-    """Hash of the JSON schema of the object that the caller wants in place of a reply's text, see `SOURCE_RECORDED`; absent:
-    the caller wants text."""
-    client_tools: NotRequired[str]
-    """Hash of the definitions of the tools that the caller runs, see `SOURCE_RECORDED`; absent: the caller runs none."""
-    tool_choice: NotRequired[str]
-    """What the first answer of the reply had to call: `none`, `required` or the id of a tool; absent: the model chose."""
     media_types: NotRequired[list[str]]
     """The types of content that the model takes, such as `image/*`; absent: the session has no images and files."""
     after_untrusted: NotRequired[Literal[True]]
     """A tool runs the turn whose own turn had read text of an untrusted source; absent: none does."""
-    resumes: NotRequired[ResumesMapping]
-    """The deferred work order that the turn continues, once all its requests have an answer; absent: the turn is a message
-    of its own."""
 
 
 class PartAttachedPayload(CommonPayload):

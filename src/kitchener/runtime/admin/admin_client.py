@@ -15,7 +15,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import AdminUnanswered, AdminUnavailable
 from kitchener.runtime.admin import socket_place
 from kitchener.runtime.admin.operation import Operation
-from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTooLarge, no_answer, read_answer, read_frame
+from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTooLarge, decoded_answer, no_answer, read_frame
 
 R = TypeVar("R")
 _PAUSE_S: Final = 0.02
@@ -72,7 +72,7 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
             f"the process that has the root open gave no answer to {operation.op}; the change may have been made. Look, and"
             " repeat it if needed"
         ) from error
-    result = await anyio.to_thread.run_sync(read_answer, body)
+    result = await anyio.to_thread.run_sync(decoded_answer, body)
     try:
         return operation.decoded(result)
     except ValidationError as error:

@@ -17,7 +17,7 @@ from kitchener.logs import get_logger
 from kitchener.runtime.admin import socket_place
 from kitchener.runtime.admin.operation import AdminRoot, Operation
 from kitchener.runtime.admin.operations import parse_operation
-from kitchener.runtime.admin.wire import AdminRequest, FrameTooLarge, answer, parse_request, read_frame, refusal
+from kitchener.runtime.admin.wire import AdminRequest, FrameTooLarge, answer, encoded_refusal, parse_request, read_frame
 
 _log = get_logger(__name__)
 _PAUSE_S: Final = 0.5
@@ -115,16 +115,18 @@ class AdminListener:
             return answer(await self._carry_out(request))
         except FrameTooLarge as error:
             text = f"the request has {error}, more than max_request_bytes = {limit:,} of [admin]; nothing was done"
-            return refusal(AdminUnavailable.__name__, text)
+            return encoded_refusal(AdminUnavailable.__name__, text)
         except KitchenerError as error:
-            return refusal(type(error).__name__, str(error))
+            return encoded_refusal(type(error).__name__, str(error))
         except _GONE:
             raise
         except OSError as error:  # an error of the operation; errors of the connection are handled above
-            return refusal(KitchenerError.__name__, str(error))
+            return encoded_refusal(KitchenerError.__name__, str(error))
         except Exception:  # noqa: BLE001  a bug in one request must not end the turns of everybody
             _log.exception("administration request failed")
-            return refusal(KitchenerError.__name__, "the request failed inside the running process; its log has the traceback")
+            return encoded_refusal(
+                KitchenerError.__name__, "the request failed inside the running process; its log has the traceback"
+            )
 
     async def _carry_out(self, request: AdminRequest) -> object:
         """Runs the operation and returns its result as JSON types.

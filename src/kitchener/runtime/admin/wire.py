@@ -100,7 +100,7 @@ def answer(result: object) -> bytes:
     return frame({"v": VERSION, "result": result})
 
 
-def refusal(kind: str, message: str) -> bytes:
+def encoded_refusal(kind: str, message: str) -> bytes:
     """The frame of an answer that says why a request failed.
 
     Args:
@@ -111,7 +111,7 @@ def refusal(kind: str, message: str) -> bytes:
     return frame({"v": VERSION, "error": {"kind": kind, "message": text}})
 
 
-def read_answer(body: bytes) -> object:
+def decoded_answer(body: bytes) -> object:
     """The result of an operation in an answer, as JSON types.
 
     Raises:

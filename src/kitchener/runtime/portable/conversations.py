@@ -16,7 +16,7 @@ import anyio.to_thread
 from kitchener.actors.admission.requests import check_is_text, fits_entry
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, SystemClock, iso
-from kitchener.config import RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, RuntimeConfig
 from kitchener.errors import InvalidMessage
 from kitchener.ids import SessionId, check_caller, turn_id
 from kitchener.ledger import LedgerClient, LedgerEntry, ReadableLedger
@@ -70,7 +70,7 @@ async def import_conversations(
     file: str | Path,
     *,
     subject_id: str,
-    agent_class: str = "ADMIN",
+    agent_class: str = DEFAULT_AGENT,
     config: RuntimeConfig | str | Path | None = None,
     root: str | Path | None = None,
     dry_run: bool = False,

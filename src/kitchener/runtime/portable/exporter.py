@@ -18,7 +18,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import PartDamaged, SealingError, SubjectErased
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerReader, StoredEntry
-from kitchener.ledger.audit.bundle import BundleSelection
+from kitchener.ledger.bundles.bundle import BundleSelection
 from kitchener.media.content_store import ContentStore
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events

@@ -23,9 +23,9 @@ from kitchener.actors.sources import Source
 from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.errors import CallerError, EntryRefused, FolderDamaged
 from kitchener.ids import check_erasable, is_agent_class, is_session_id, memory_namespace, session_of_turn
-from kitchener.ledger.audit.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_part
-from kitchener.ledger.audit.bundle_check import VerifiedPart, read_part
-from kitchener.ledger.audit.bundle_parts import BundleFault
+from kitchener.ledger.bundles.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_part
+from kitchener.ledger.bundles.bundle_check import VerifiedPart, read_part
+from kitchener.ledger.bundles.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import BadLine, Line, make_entry
 from kitchener.media.content_store import MAX_STORED_BYTES, is_content_hash

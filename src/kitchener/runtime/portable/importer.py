@@ -24,7 +24,7 @@ from kitchener.ledger.format.imported import innermost
 from kitchener.media.content_store import ContentStore
 from kitchener.memory.subject_cache import OVERLAYS, signal_keys
 from kitchener.records import events
-from kitchener.records.entries import ImportedPayload, SessionImportedPayload
+from kitchener.records.entries import ImportedPayload, SessionImportedPayload, TurnStartedPayload, payload_as
 from kitchener.records.ref import Ref
 from kitchener.runtime.portable.folder import FORMAT, LEDGERS, FolderEntry, SessionFolder, read_folder
 from kitchener.runtime.root_layout import INDEX_KEYS, LedgerName, index_dir, ledger_paths, sealer_of, settings_of
@@ -147,7 +147,7 @@ async def add_folder(
 
 def _empty_memory(folder: SessionFolder) -> tuple[LedgerName, ...]:
     """The memory's ledgers without an entry in the folder. Created because turns that read a memory need one to replay."""
-    reads = (entry.payload.get("read_positions") or {} for entry in folder.entries("ho2m"))
+    reads = (payload_as(TurnStartedPayload, entry.payload).get("read_positions") or {} for entry in folder.entries("ho2m"))
     names: tuple[LedgerName, ...] = ("signals", "overlays") if any(OVERLAYS in each for each in reads) else ()
     return tuple(name for name in names if name not in folder.parts)
 

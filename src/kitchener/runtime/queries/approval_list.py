@@ -145,7 +145,7 @@ def approvals_in(entries: Iterable[StoredEntry], now: str) -> list[ApprovalInfo]
         elif entry.entry_type == events.SESSION_END:
             over.add(entry.session_id)
     for approval_id, entry in asked.items():
-        request = payload_as(ApprovalRequestedPayload, events.read_payload(entry.entry_type, entry.payload))
+        request = events.read_as(ApprovalRequestedPayload, entry)
         answer = answers.get(approval_id)
         resolved = payload_as(ApprovalResolvedPayload, answer.payload) if answer is not None else None
         at = answer.timestamp if answer is not None else None

@@ -37,7 +37,7 @@ async def list_sessions(ledger: ReadableLedger, *, subject_id: str | None, limit
         limit: most sessions
     """
     starts = deque[StoredEntry](maxlen=limit)
-    async for entry in ledger.read(key="sessions", entry_type=events.SESSION_START):
+    async for entry in ledger.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START):
         if subject_id in (None, payload_as(SessionStartPayload, entry.payload)["subject_id"]):
             starts.append(entry)
     ended = {entry.entity_id async for entry in ledger.read(key="ended")} if starts else set()
@@ -46,7 +46,7 @@ async def list_sessions(ledger: ReadableLedger, *, subject_id: str | None, limit
 
 async def session_info(ledger: ReadableLedger, start: StoredEntry, *, is_ended: bool) -> SessionInfo:
     """The summary of the session that an entry started."""
-    payload = payload_as(SessionStartPayload, events.read_payload(start.entry_type, start.payload))
+    payload = events.read_as(SessionStartPayload, start)
     (newest,) = await ledger.last(session_id=start.entity_id)
     return SessionInfo(
         start.entity_id,

@@ -237,7 +237,7 @@ def _check_settings(name: str, settings: ServeClientConfig, config: RuntimeConfi
             check_caller(settings.subject, None)
         except CallerError as error:
             raise ConfigError(CONFIGURATION, dotted_key(("serve", "clients", name, "subject")), "", str(error)) from None
-    classes = config.classes or ("ADMIN",)
+    classes = config.class_names
     for each in settings.agents:
         if each != "*" and each not in classes:
             known = ", ".join(sorted(classes))

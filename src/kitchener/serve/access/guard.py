@@ -24,7 +24,7 @@ from kitchener.serve.access.request_subject import RequestSubjects
 from kitchener.serve.access.wrong_keys import address_of
 from kitchener.serve.event_stream import OPEN_STREAMS, OpenStreams
 from kitchener.serve.metrics.server_counts import ServerCounts
-from kitchener.serve.problems import RequestRefused, problem_of
+from kitchener.serve.problems import RequestRefused, problem_for
 
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
 """Paths that need no key and are answered while the server drains."""
@@ -113,7 +113,7 @@ class Guard:
             place = RequestPlace.enter(caller.allowances(None if isinstance(subject, RequestRefused) else subject))
         except RequestRefused as error:
             closes = {"connection": "close"} if error.code == "two_lengths" else None
-            await problem_of(error).response(closes)(scope, receive, answer.send)
+            await problem_for(error).response(closes)(scope, receive, answer.send)
             return
         scope[_CALLER], scope[_SUBJECT], scope[_PLACE] = caller, subject, place
         self.running += 1
@@ -152,9 +152,9 @@ class Guard:
         except Exception as error:  # noqa: BLE001  the outermost place of a request; what is no refusal is logged
             if not answer.has_begun:
                 asked_for = f"{scope['method']} {scope['path']}"
-                await problem_of(error, asked_for).response()(scope, receive, answer.send)
+                await problem_for(error, asked_for).response()(scope, receive, answer.send)
             else:
-                problem_of(error)
+                problem_for(error)
 
     def _check(self, scope: Scope) -> None:
         """Raises RequestRefused for a request that is refused whatever its key."""

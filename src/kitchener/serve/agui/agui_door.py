@@ -21,18 +21,18 @@ from kitchener.serve.access.allowances import RequestPlace
 from kitchener.serve.access.counted_work import READ_TURNS, length_of
 from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER
-from kitchener.serve.agui.interrupts import given_answers, has_waiting, read_requested, session_of, waiting_calls
+from kitchener.serve.agui.interrupts import answered_session, given_answers, has_waiting, read_requested, waiting_calls
 from kitchener.serve.agui.run_events import RunEvents
 from kitchener.serve.agui.run_input import CONTINUED, RESUMED, AskedRun, RunInput, message_id, read_run
-from kitchener.serve.chat.asked_content import checked_content
-from kitchener.serve.chat.chat_chunks import told_of
-from kitchener.serve.chat.client_functions import read_functions
-from kitchener.serve.chat.client_outputs import going_on, session_of_outputs, waits_for
-from kitchener.serve.chat.session_finder import SessionFinder
+from kitchener.serve.chat_completions.asked_content import checked_content
+from kitchener.serve.chat_completions.chat_chunks import told_of
+from kitchener.serve.chat_completions.client_functions import read_functions
+from kitchener.serve.chat_completions.client_outputs import going_on, session_of_outputs, waits_for
+from kitchener.serve.chat_completions.session_finder import SessionFinder
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import Parameter, Served
-from kitchener.serve.problems import RequestRefused, problem_of
+from kitchener.serve.problems import RequestRefused, problem_for
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
 
 MAX_TOLD: Final = 500
@@ -169,7 +169,7 @@ class AguiDoor:
             UnknownApproval: the subject's thread has no such session
         """
         answers, thread_id = asked.body.resume or [], asked.body.thread_id
-        session_id = session_of(answers)
+        session_id = answered_session(answers)
         try:
             session = await supervisor.session(session_id)
         except UnknownSession:
@@ -244,7 +244,7 @@ class AguiDoor:
             if isinstance(error, TurnReplaced) or (isinstance(error, RequestRefused) and error.code == _STOPPED):
                 yield made.cancel(self._now_ms())
             else:
-                yield made.fail(problem_of(error))
+                yield made.fail(problem_for(error))
 
     def _now_ms(self) -> int:
         return self._clock.time_us() // 1_000

@@ -108,7 +108,7 @@ def given_answers(answers: Sequence[ResumeAnswer], requested: Iterable[ApprovalI
     return found
 
 
-def session_of(answers: Sequence[ResumeAnswer]) -> str:
+def answered_session(answers: Sequence[ResumeAnswer]) -> str:
     """The session that the first answer is about. Raises UnknownApproval if the interrupt's id cannot be one."""
     try:
         return split_approval_id(answers[0].interrupt_id)[0]

@@ -12,8 +12,15 @@ from kitchener.actors.admission.requests import MAX_NAME
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
 from kitchener.records.tools.client_tools import ClientOutput
-from kitchener.serve.chat.chat_request import ATTACHED, MAX_MESSAGES, AnyParts, SaidPair, attached_file, joined_rounds
-from kitchener.serve.chat.client_functions import GivenOutputs, late_outputs, read_outputs
+from kitchener.serve.chat_completions.chat_request import (
+    ATTACHED,
+    MAX_MESSAGES,
+    AnyParts,
+    SaidPair,
+    attached_file,
+    joined_rounds,
+)
+from kitchener.serve.chat_completions.client_functions import GivenOutputs, late_outputs, read_outputs
 from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 
@@ -47,7 +54,7 @@ class RunMessage(DescribedModel):
     @property
     def is_output(self) -> bool:
         """Whether the front end gives the output of a tool of its own. Results of this server have other ids."""
-        return self.role == "tool" and self.tool_call_id is not None and self.id != result_id(self.tool_call_id)
+        return self.role == "tool" and self.tool_call_id is not None and self.id != result_message_id(self.tool_call_id)
 
     def calls_one_of(self, names: Collection[str]) -> bool:
         """Whether it calls one of these tools."""
@@ -121,7 +128,7 @@ def message_id(of: str, number: int, goes_on: str = "") -> str:
     return f"{of}:{goes_on}:{number}" if goes_on else f"{of}:{number}"
 
 
-def result_id(call_id: str) -> str:
+def result_message_id(call_id: str) -> str:
     """The id of the message with the result of a tool of the agent."""
     return f"{call_id}:result"
 

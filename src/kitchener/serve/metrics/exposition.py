@@ -1,26 +1,118 @@
-"""Writes what the server counted, and the state of the runtime, as text for Prometheus.
+"""Writes what the server counted, and the state of the runtime and of the process, as text for Prometheus.
 
 The metrics name agents, providers, models and servers, and never a subject, a session or anybody's words, so their number is
 bounded by the settings. `docs/server.md` lists them.
 """
 
+import os
+import platform
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, get_args
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, get_args
 
 from kitchener.config import ModelPrice
 from kitchener.config.router import price_of
 from kitchener.errors import ProviderReason
 from kitchener.gateway.attempts import FailureCounts, ProviderUsage
+from kitchener.lanes.durations import DurationCounts
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
-from kitchener.serve.metrics.metric_family import HistogramFamily, Labels, MetricFamily, single
 from kitchener.serve.metrics.server_counts import ServedEnd, ServerCounts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-Family = MetricFamily | HistogramFamily
 FailuresByModel = Mapping[str, Mapping[str, Mapping[ProviderReason, FailureCounts]]]
 """By provider, model and reason."""
+_PROC: Final = Path("/proc")
+Labels = Mapping[str, object]
+_NONE: Labels = {}
+
+
+class MetricFamily(NamedTuple):
+    """One metric: its values by their labels."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    meaning: str
+    """One sentence, without line breaks and backslashes."""
+    values: Iterable[tuple[Labels, float]]
+
+    def lines(self) -> Iterator[str]:
+        """The metric as text."""
+        yield from _head(self.name, self.kind, self.meaning)
+        for labels, value in self.values:
+            yield f"{self.name}{_shown(labels)} {value}"
+
+
+class HistogramFamily(NamedTuple):
+    """One histogram of durations: its counts by their labels."""
+
+    name: str
+    meaning: str
+    values: Iterable[tuple[Labels, DurationCounts]]
+
+    def lines(self) -> Iterator[str]:
+        """The histogram as text."""
+        yield from _head(self.name, "histogram", self.meaning)
+        for labels, found in self.values:
+            total = 0
+            for bound, count in zip((*map(str, found.bounds), "+Inf"), found.counts, strict=True):
+                total += count
+                yield f"{self.name}_bucket{_shown({**labels, 'le': bound})} {total}"
+            yield f"{self.name}_sum{_shown(labels)} {found.sum_s:.6f}"
+            yield f"{self.name}_count{_shown(labels)} {total}"
+
+
+def single(value: float) -> list[tuple[Labels, float]]:
+    """The values of a metric without labels."""
+    return [(_NONE, value)]
+
+
+def _head(name: str, kind: str, meaning: str) -> tuple[str, str]:
+    return f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"
+
+
+def _shown(labels: Labels) -> str:
+    shown = ",".join(f'{label}="{_escaped(str(each))}"' for label, each in labels.items())
+    return f"{{{shown}}}" if shown else ""
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def process_families() -> Iterator[MetricFamily]:
+    """The metrics of this process. Metrics that the system does not provide are left out."""
+    build = {"version": version("kitchener"), "python": platform.python_version()}
+    yield MetricFamily("kitchener_build_info", "gauge", "The versions that run; always 1.", [(build, 1)])
+    used = os.times()
+    meaning = "CPU time of this process, user and system, seconds."
+    yield MetricFamily("process_cpu_seconds_total", "counter", meaning, single(used.user + used.system))
+    try:
+        yield from _of_linux()
+    except (OSError, ValueError):  # another system, or one that hides it
+        return
+
+
+def _of_linux() -> Iterator[MetricFamily]:
+    # The name of the process is in brackets and may have spaces, so the fields begin after the last bracket.
+    fields = (_PROC / "self/stat").read_text().rpartition(")")[2].split()
+    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    booted = next(line for line in (_PROC / "stat").read_text().splitlines() if line.startswith("btime "))
+    limits = (line.split() for line in (_PROC / "self/limits").read_text().splitlines() if line.startswith("Max open files"))
+    resident, virtual, started = int(fields[21]) * page, int(fields[20]), int(booted.split()[1]) + int(fields[19]) / ticks
+    open_files = len(os.listdir(_PROC / "self/fd")) - 1  # without the one that reads the list
+    yield MetricFamily("process_resident_memory_bytes", "gauge", "Resident memory, bytes.", single(resident))
+    yield MetricFamily("process_virtual_memory_bytes", "gauge", "Virtual memory, bytes.", single(virtual))
+    yield MetricFamily("process_start_time_seconds", "gauge", "When the process began, Unix time.", single(started))
+    yield MetricFamily("process_open_fds", "gauge", "Open files and sockets.", single(open_files))
+    for limit in limits:
+        if limit[3] != "unlimited":
+            yield MetricFamily("process_max_fds", "gauge", "Most open files and sockets.", single(int(limit[3])))
+
+
+Family = MetricFamily | HistogramFamily
 
 
 def exposition(families: Iterable[Family]) -> str:

@@ -27,12 +27,12 @@ from kitchener.records.turn import (
     WorkOrderPlanned,
 )
 from kitchener.serve.access.guard import place_of
-from kitchener.serve.chat.asked_content import checked_content
-from kitchener.serve.chat.client_functions import ClientFunctions
+from kitchener.serve.chat_completions.asked_content import checked_content
+from kitchener.serve.chat_completions.client_functions import ClientFunctions
 from kitchener.serve.event_stream import EventStream, event, until_gone
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
-from kitchener.serve.problems import RequestRefused, json_response, problem_of
+from kitchener.serve.problems import RequestRefused, json_response, problem_for
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
 
 UPDATE_NAMES: Final[dict[type[TurnUpdate], str]] = {
@@ -138,7 +138,7 @@ async def _events(turn: ServedTurn) -> AsyncGenerator[bytes, None]:
         async for batch in turn:
             yield b"".join(map(_event, batch))
     except Exception as error:  # noqa: BLE001  the status is sent, so the stream itself says what went wrong
-        yield event(problem_of(error).body(), name="error")
+        yield event(problem_for(error).body(), name="error")
 
 
 def _event(update: TurnUpdate) -> bytes:

@@ -7,6 +7,7 @@ from starlette.requests import Request
 
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.config import DEFAULT_AGENT
 from kitchener.errors import UnknownSession
 from kitchener.ledger import Ledgers
 from kitchener.runtime import Runtime
@@ -37,7 +38,7 @@ class SessionAccess:
 
     def classes(self, caller: Caller) -> list[str]:
         """The agent classes that a caller reaches."""
-        return [each for each in self.runtime.config.classes or ("ADMIN",) if caller.reaches(each)]
+        return [each for each in self.runtime.config.class_names if caller.reaches(each)]
 
     def supervisor(self, caller: Caller, agent_class: str | None) -> HO2Supervisor:
         """The agent that is meant; None: ADMIN, or the only one that the caller reaches.
@@ -46,7 +47,7 @@ class SessionAccess:
             RequestRefused: there is no such agent for the caller
         """
         reached = self.classes(caller)
-        name = agent_class if agent_class is not None else reached[0] if len(reached) == 1 else "ADMIN"
+        name = agent_class if agent_class is not None else reached[0] if len(reached) == 1 else DEFAULT_AGENT
         if name not in reached:
             raise caller.unknown_agent(name)
         return self.runtime.supervisor(name)

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from kitchener.config import ServeConfig, ServeRight
 from kitchener.serve.access.guard import Draining
-from kitchener.serve.answers.session_answers import (
+from kitchener.serve.answer_models.session_answers import (
     DeclaredIntentAnswer,
     IntentListAnswer,
     SessionAnswer,
@@ -15,8 +15,8 @@ from kitchener.serve.answers.session_answers import (
     SpokenTurnsAnswer,
     StoppedAnswer,
 )
-from kitchener.serve.answers.subject_answers import ErasureAnswer, MemoryAnswer, MemoryChangeAnswer, OwnRightsAnswer
-from kitchener.serve.answers.turn_answers import (
+from kitchener.serve.answer_models.subject_answers import ErasureAnswer, MemoryAnswer, MemoryChangeAnswer, OwnRightsAnswer
+from kitchener.serve.answer_models.turn_answers import (
     ApprovalListAnswer,
     ResumedTurnAnswer,
     TurnAnswer,
@@ -25,12 +25,18 @@ from kitchener.serve.answers.turn_answers import (
 )
 from kitchener.serve.native.approval_calls import Approval, ApprovalCalls, Denial
 from kitchener.serve.native.event_feed import LAST_NUMBER, EventFeed
-from kitchener.serve.native.memory_calls import ForgottenLine, ForgottenSignal, MemoryCalls
 from kitchener.serve.native.message_calls import MessageCalls, NewMessage
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_calls import MAX_LISTED, NewSession, SessionCalls, SessionEnding
 from kitchener.serve.native.session_intents import IntentChangeBody, IntentRequests, NewIntent
-from kitchener.serve.native.subject_calls import ErasureCalls, OwnRights, SubjectErasure
+from kitchener.serve.native.subject_calls import (
+    ErasureCalls,
+    ForgottenLine,
+    ForgottenSignal,
+    MemoryCalls,
+    OwnRights,
+    SubjectErasure,
+)
 from kitchener.serve.native.turn_explanations import ExplanationCalls
 from kitchener.serve.operations_table import Answering, Parameter, Served
 from kitchener.serve.served_turns import ServedTurns

@@ -29,7 +29,7 @@ from kitchener.serve.access.guard import place_of
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.native.session_calls import number
 from kitchener.serve.problems import RequestRefused, json_response
-from kitchener.serve.responses.recorded_response import named_response, read_head
+from kitchener.serve.responses.recorded_response import named_response, read_response_head
 from kitchener.serve.responses.response_objects import (
     answer_item,
     approval_item,
@@ -70,7 +70,7 @@ class InputItems:
         if order not in ("asc", "desc"):
             raise RequestRefused(400, "invalid_request", "order: expected asc or desc")
         found, turn_id = await named_response(self._access, request, request.path_params["response_id"])
-        await read_head(found.ledgers.ho2m, turn_id, found.supervisor.agent_class)
+        await read_response_head(found.ledgers.ho2m, turn_id, found.supervisor.agent_class)
         place_of(request).count_more(length_of(found.session) // READ_TURNS)
         items = await _read(found.ledgers.ho2m, found.session.session_id, turn_id, self._servers)
         if order == "desc":

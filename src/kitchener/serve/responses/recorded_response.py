@@ -10,11 +10,11 @@ from kitchener.actors.sources import SourcesSealed, read_client_tools
 from kitchener.errors import UnknownSession
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import ApprovalRequestedPayload, payload_as
+from kitchener.records.entries import ApprovalRequestedPayload, TurnAbortedPayload, TurnStartedPayload
 from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
 from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
-from kitchener.serve.answers.response_answers import ResponseStatus
-from kitchener.serve.chat.chat_chunks import told_of
+from kitchener.serve.answer_models.response_answers import ResponseStatus
+from kitchener.serve.chat_completions.chat_chunks import told_of
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.responses.response_objects import (
     CompletedFields,
@@ -98,15 +98,14 @@ async def read_response(found: FoundSession, turn_id: str, servers: Mapping[str,
         RequestRefused: the session has no such turn
     """
     ho2m = found.ledgers.ho2m
-    head, start = await read_head(ho2m, turn_id, found.supervisor.agent_class)
+    head, start = await read_response_head(ho2m, turn_id, found.supervisor.agent_class)
     end = await _end_of(ho2m, start, turn_id)
     if end is None:
         return RecordedResponse(head, None, [], None)
-    payload = events.read_payload(end.entry_type, end.payload)
     if end.entry_type == events.TURN_ABORTED:
-        return RecordedResponse(head, None, [], payload["reason"])
-    result = TurnResult.from_payload(payload)
-    requests = await read_requests(ho2m, result, servers)
+        return RecordedResponse(head, None, [], events.read_as(TurnAbortedPayload, end)["reason"])
+    result = TurnResult.from_payload(events.read_payload(end.entry_type, end.payload))
+    requests = await read_pending_items(ho2m, result, servers)
     return RecordedResponse(head, result, requests, None, _seconds(end.timestamp))
 
 
@@ -117,13 +116,12 @@ async def completed_response(
     (start,) = await ho2m.last(key=events.turn_index_key(result.turn_id))
     end = await _end_of(ho2m, start, result.turn_id)
     assert end is not None
-    return RecordedResponse(head, result, await read_requests(ho2m, result, servers), None, _seconds(end.timestamp))
+    return RecordedResponse(head, result, await read_pending_items(ho2m, result, servers), None, _seconds(end.timestamp))
 
 
 async def _end_of(ho2m: ReadableLedger, start: StoredEntry, turn_id: str) -> StoredEntry | None:
     """The entry that ended a turn; None: it runs."""
-    session_id = start.payload["session_id"]
-    ends = ho2m.read(session_id=session_id, entity_id=turn_id, entry_type=_ENDS, after_seq=start.seq)
+    ends = ho2m.read(session_id=start.session_id, entity_id=turn_id, entry_type=_ENDS, after_seq=start.seq)
     return next(iter([each async for each in ends]), None)
 
 
@@ -134,22 +132,22 @@ def _seconds(timestamp: str) -> int:
 _ENDS: Final = (events.TURN_COMPLETED, events.TURN_ABORTED)
 
 
-async def read_head(ho2m: ReadableLedger, turn_id: str, agent_class: str) -> tuple[ResponseHead, StoredEntry]:
+async def read_response_head(ho2m: ReadableLedger, turn_id: str, agent_class: str) -> tuple[ResponseHead, StoredEntry]:
     """What the response of a turn begins with, and the entry that began the turn; raises as `read_response`."""
     starts = await ho2m.last(key=events.turn_index_key(turn_id))
     if not starts:
         raise unknown_response(response_id_of(turn_id))
     (start,) = starts
-    began = events.read_payload(start.entry_type, start.payload)
+    began = events.read_as(TurnStartedPayload, start)
     head = ResponseHead(response_id_of(turn_id), _seconds(began["turn_ts"]), agent_class, began["session_id"])
     return head._replace(tools=await _read_tools(ho2m, began), tool_choice=_choice(began.get("tool_choice"))), start
 
 
-async def _read_tools(ho2m: ReadableLedger, started: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
+async def _read_tools(ho2m: ReadableLedger, started: TurnStartedPayload) -> tuple[Mapping[str, object], ...]:
     """The functions of a turn that its client runs; (): there are none, or they cannot be read any more."""
     tools_hash = started.get("client_tools")
     try:
-        found = await read_client_tools(ho2m, tools_hash) if isinstance(tools_hash, str) else None
+        found = await read_client_tools(ho2m, tools_hash) if tools_hash is not None else None
     except SourcesSealed:
         found = None
     return tuple([function_tool(each) for each in found.tools]) if found is not None else ()
@@ -162,14 +160,16 @@ def _choice(choice: str | None) -> str | Mapping[str, object]:
     return choice if choice in (NO_TOOL_CHOICE, ANY_TOOL_CHOICE) else {"type": "function", "name": choice}
 
 
-async def read_requests(ho2m: ReadableLedger, result: TurnResult, servers: Mapping[str, object]) -> list[dict[str, object]]:
+async def read_pending_items(
+    ho2m: ReadableLedger, result: TurnResult, servers: Mapping[str, object]
+) -> list[dict[str, object]]:
     """Items for the tool calls that a turn ended with, in the order of the result."""
     calls = list(map(call_item, result.client_calls))
     if not result.pending_approval:
         return calls
     found = dict[str, dict[str, object]]()
     async for entry in ho2m.read(session_id=result.session_id, entry_type=events.APPROVAL_REQUESTED):
-        request = payload_as(ApprovalRequestedPayload, events.read_payload(entry.entry_type, entry.payload))
+        request = events.read_as(ApprovalRequestedPayload, entry)
         if request["approval_id"] in result.pending_approval:
             found[request["approval_id"]] = approval_item(request, servers)
     return [*(found[each] for each in result.pending_approval if each in found), *calls]

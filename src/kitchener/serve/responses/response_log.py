@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 
 import anyio
 
-from kitchener.serve.chat.chat_chunks import DONE
+from kitchener.serve.chat_completions.chat_chunks import DONE
 from kitchener.serve.event_stream import event
 from kitchener.serve.responses.response_objects import (
     CompletedFields,

@@ -9,7 +9,7 @@ import orjson
 from kitchener.ids import session_of_turn
 from kitchener.records.entries import ApprovalRequestedPayload, ApprovalResolvedPayload, opened, text_of
 from kitchener.records.tools.client_tools import ClientCall, ClientTool
-from kitchener.serve.answers.response_answers import MessageStatus, ResponseStatus
+from kitchener.serve.answer_models.response_answers import MessageStatus, ResponseStatus
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.sendable import as_json
 from kitchener.serve.token_usage import TokenUsage

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kitchener.serve.answers.response_answers import ItemListAnswer, ResponseAnswer
+from kitchener.serve.answer_models.response_answers import ItemListAnswer, ResponseAnswer
 from kitchener.serve.native.event_feed import LAST_NUMBER
 from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.responses.input_items import MAX_LISTED, InputItems

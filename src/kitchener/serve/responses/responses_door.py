@@ -17,25 +17,25 @@ from kitchener.ledger import LedgerGroup
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
-from kitchener.serve.chat.approval_answers import given_answer
-from kitchener.serve.chat.asked_content import checked_content
-from kitchener.serve.chat.chat_request import UTILITY
-from kitchener.serve.chat.client_functions import read_functions
-from kitchener.serve.chat.client_outputs import going_on, read_left, session_of_outputs, waits_for
-from kitchener.serve.chat.session_finder import BY_KEY, SessionFinder
-from kitchener.serve.chat.utility_calls import UtilityCalls
+from kitchener.serve.chat_completions.approval_answers import given_answer
+from kitchener.serve.chat_completions.asked_content import checked_content
+from kitchener.serve.chat_completions.chat_request import UTILITY
+from kitchener.serve.chat_completions.client_functions import read_functions
+from kitchener.serve.chat_completions.client_outputs import going_on, read_left, session_of_outputs, waits_for
+from kitchener.serve.chat_completions.session_finder import BY_KEY, SessionFinder
+from kitchener.serve.chat_completions.utility_calls import UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.native.event_feed import LAST_NUMBER
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.native.session_calls import flag, number
-from kitchener.serve.problems import RequestRefused, json_response, problem_of
+from kitchener.serve.problems import RequestRefused, json_response, problem_for
 from kitchener.serve.responses.recorded_response import (
     STOPPED,
     RecordedResponse,
     completed_response,
     named_response,
-    read_head,
     read_response,
+    read_response_head,
     turn_of_update,
 )
 from kitchener.serve.responses.response_log import ResponseLog, ResponseLogs
@@ -156,7 +156,7 @@ class ResponsesDoor:
         """Refuses: a response is a turn on record, and a record keeps its turns."""
         response_id: str = request.path_params["response_id"]
         found, turn_id = await named_response(self._access, request, response_id)
-        await read_head(found.ledgers.ho2m, turn_id, found.supervisor.agent_class)
+        await read_response_head(found.ledgers.ho2m, turn_id, found.supervisor.agent_class)
         raise RequestRefused(
             405,
             "cannot_delete",
@@ -174,7 +174,7 @@ class ResponsesDoor:
             agent = found.supervisor.agent_class
             if agent != supervisor.agent_class:
                 raise RequestRefused(400, "invalid_request", f"model: the previous response is one of the agent {agent!r}")
-            await read_head(found.ledgers.ho2m, turn_id, agent)
+            await read_response_head(found.ledgers.ho2m, turn_id, agent)
             async with self._sessions.after(place_of(request), supervisor, found.session, turn_id, name, key) as session_id:
                 yield session_id
             return
@@ -242,7 +242,7 @@ class ResponsesDoor:
         except Exception as error:  # noqa: BLE001  the client may have its status, so the log itself says what went wrong
             if log.head is not None:
                 is_stopped = turn.is_stopped  # by a request, by the server or with its client
-                text = STOPPED if is_stopped else problem_of(error).message
+                text = STOPPED if is_stopped else problem_for(error).message
                 log.fail(log.head.response("cancelled" if is_stopped else "failed", error=text))
         finally:
             log.close()
@@ -257,7 +257,7 @@ class ResponsesDoor:
         body: ResponsesBody,
     ) -> ResponseHead:
         turn_id = await turn_of_update(ledgers.ho2m, session_id, update, before)
-        head, _ = await read_head(ledgers.ho2m, turn_id, supervisor.agent_class)
+        head, _ = await read_response_head(ledgers.ho2m, turn_id, supervisor.agent_class)
         if body.stream or body.background:
             await ledgers.commit()  # a crash must not take back a response whose id a client was told
         return head._replace(previous_id=body.previous_response_id, is_background=bool(body.background))

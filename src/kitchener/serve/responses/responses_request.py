@@ -11,20 +11,20 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
-from kitchener.serve.chat.chat_request import (
+from kitchener.serve.chat_completions.chat_request import (
     MAX_MESSAGES,
     TEXT_PARTS,
     ChatBody,
     ChatMessage,
     SaidPair,
     attached_file,
-    message_text,
+    chat_text,
     pairs_of,
     schema_of,
     spoken_text,
 )
-from kitchener.serve.chat.client_functions import OUTPUT, GivenOutputs, late_outputs, read_outputs
-from kitchener.serve.chat.client_history import SpokenAnswer
+from kitchener.serve.chat_completions.client_functions import OUTPUT, GivenOutputs, late_outputs, read_outputs
+from kitchener.serve.chat_completions.client_history import SpokenAnswer
 from kitchener.serve.operations_table import checked_body, read_json
 from kitchener.serve.problems import RequestRefused
 
@@ -128,7 +128,7 @@ def read_responses_request(body: ResponsesBody) -> ResponsesRequest:
     message = _message(last)
     parts = tuple(_parts(last.get("content")))
     earlier = pairs_of(_messages(items[:-1]))
-    return ResponsesRequest(spoken_text(message_text(message), parts), parts, earlier, output, (), late_outputs(outputs))
+    return ResponsesRequest(spoken_text(chat_text(message), parts), parts, earlier, output, (), late_outputs(outputs))
 
 
 def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:

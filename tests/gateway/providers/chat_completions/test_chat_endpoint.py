@@ -21,9 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from kitchener.errors import ConfigError, ProviderError
-from kitchener.gateway.providers.chat_completions import refused_fields
-from kitchener.gateway.providers.chat_completions.chat_endpoint import ChatEndpoint
-from kitchener.gateway.providers.chat_completions.refused_fields import RefusedFields
+from kitchener.gateway.providers.chat_completions import chat_endpoint
+from kitchener.gateway.providers.chat_completions.chat_endpoint import ChatEndpoint, RefusedFields
 from kitchener.records.prompt import TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
@@ -90,7 +89,7 @@ async def test_one_callers_refused_value_of_a_field_leaves_the_field_to_all_othe
 
 
 async def test_refused_values_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused_fields, "REMEMBERED_VALUES", 2)
+    monkeypatch.setattr(chat_endpoint, "REMEMBERED_VALUES", 2)
     refused = RefusedFields("p", frozenset())
     asked = [ask(output_schema={**SCHEMA, "title": f"t{number}"}) for number in range(3)]
     for each in asked:

@@ -13,7 +13,7 @@ import orjson
 from kitchener.actors.executor.packs import RawText, StepResults
 from kitchener.actors.executor.shown_results import ShownResult, cut_within, is_blank, shown_result, text_within
 from kitchener.actors.sessions.item_tool import plain_item_id
-from kitchener.actors.tools.results import ToolOutcome, beginning, cut_text
+from kitchener.actors.tools.results import ToolOutcome, cut_text, fitting_start
 from kitchener.canonical import canonical_bytes
 from kitchener.context import result_id
 from kitchener.errors import ToolError
@@ -144,7 +144,7 @@ def page_of(text: str, item_id: str, offset: int, page_bytes: int, *, escapes_te
     """
     if offset and offset >= len(text):
         raise ToolError(f"item {item_id!r} has {len(text)} characters: expected an offset below that, found {offset}")
-    fitting = beginning if escapes_text else text_within
+    fitting = fitting_start if escapes_text else text_within
     shown = fitting(text[offset : offset + page_bytes], max(1, page_bytes - _AROUND_BYTES))
     end = offset + max(1, len(shown))
     page: dict[str, Json] = {"text": text[offset:end], "item_id": item_id, "characters": len(text)}

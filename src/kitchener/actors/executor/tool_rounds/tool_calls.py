@@ -1,7 +1,9 @@
-"""Makes and records the tool calls of one work order.
+"""Makes and records the tool calls of one work order, within its bounds, and turns their outcomes into messages for the model.
 
-`executor.py` decides when calls are made, `call_gate.py` which calls wait for a person, and `call_budget.py` how many there may
-be. `docs/work-orders.md` lists the recorded entries.
+`executor.py` decides when calls are made, and ends the tool rounds when the bounds are reached; `call_gate.py` decides which
+calls wait for a person. Text of an untrusted source stands between delimiters that it cannot contain, below a line that names
+the source. The line that says which part of a result is shown stands outside the delimiters, so that no untrusted text can
+imitate it. `docs/work-orders.md` lists the recorded entries, `docs/approval.md` explains the delimiters.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,8 +12,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kitchener.actors.executor.execution import Execution
+from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.shown_results import ShownResult
-from kitchener.actors.executor.tool_rounds.call_budget import CallBudget
 from kitchener.actors.executor.tool_rounds.call_gate import (
     CallGate,
     WaitingCalls,
@@ -19,23 +21,67 @@ from kitchener.actors.executor.tool_rounds.call_gate import (
     questions_in,
     requests_for,
 )
-from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
+from kitchener.actors.executor.tool_rounds.result_pages import NOT_TRUSTED, ResultPages
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
 from kitchener.actors.tools.progress_queue import ProgressQueue
 from kitchener.actors.tools.results import ToolOutcome, storable
-from kitchener.actors.tools.side_by_side import ToolRequested, groups_of, run_all
+from kitchener.actors.tools.side_by_side import ToolRequested, concurrent_groups, run_all
 from kitchener.actors.work.plan import nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, EntryTooLarge
 from kitchener.ids import tool_idempotency_key
 from kitchener.records import events
 from kitchener.records.entries import ToolCallPayload, ToolStartedPayload
-from kitchener.records.prompt import ToolUse
-from kitchener.records.tools.deferred_loop import ApprovalAnswer
+from kitchener.records.prompt import Message, ToolUse
+from kitchener.records.tools.deferred_loop import ApprovalAnswer, HeardOutcome, Resumption, ToolRound
 from kitchener.records.tools.tool_context import Report, ToolContext
+from kitchener.records.work_order import Constraints
 
 NO_TOOL: Final = "(none)"
 """Recorded in place of a tool name that is not among the allowed tools."""
+
+
+class CallBudget:
+    """Counts the calls of one work order, and refuses those beyond the bounds with an error that says what the model can do.
+
+    Args:
+        limits: the bounds
+    """
+
+    __slots__ = ("_calls", "_equal", "_is_told", "_limits", "is_over")
+
+    is_over: bool
+    """Whether the model must reply without further tools."""
+
+    def __init__(self, limits: Constraints) -> None:
+        self._limits, self._calls, self._is_told, self.is_over = limits, 0, False, False
+        self._equal: dict[tuple[str, bytes], int] = {}
+
+    def refusal(self) -> str | None:
+        """Counts a call, even if it cannot run. Returns why it must not run, or None."""
+        most = self._limits.max_tool_calls
+        self._calls += 1
+        if most is None or self._calls <= most:
+            return None
+        self.is_over = True
+        return f"this reply has made all of its {most} tool calls; answer with what you have, and say what is missing"
+
+    def equal_refusal(self, tool_id: str, arguments: bytes) -> str | None:
+        """Counts a call that can run. Returns why it must not run again, or None.
+
+        Args:
+            tool_id: the tool
+            arguments: as canonical JSON
+        """
+        most, call = self._limits.max_equal_calls, (tool_id, arguments)
+        self._equal[call] = times = self._equal.get(call, 0) + 1
+        if most is None or times <= most:
+            return None
+        self.is_over, self._is_told = self._is_told, True
+        return (
+            f"tool {tool_id!r} was called {most} times with these arguments in this reply, and is not run again;"
+            " use the results that you have, try other arguments, or answer without it"
+        )
 
 
 class ToolCalls:
@@ -93,7 +139,7 @@ class ToolCalls:
         self._answers = {first + place: each for place, each in answers.items()}
         self._refused = {first + place: reason for place, reason in refused.items()}
         runs = uses[: min(waiting)] if waiting else uses
-        for group in groups_of(runs, self._run.limits.parallel_tools, self._run.tools.is_read_only):
+        for group in concurrent_groups(runs, self._run.limits.parallel_tools, self._run.tools.is_read_only):
             progress = ProgressQueue(self._run.reply.tool_progress) if self._run.reply is not None else None
             begun = [await self._begin(tool_id, arguments, progress) for tool_id, arguments in group]
             for call, outcome in zip(begun, await run_all([each.run for each in begun], progress), strict=True):
@@ -233,3 +279,53 @@ def _tool_call_fields(call: int, tool_id: str, outcome: ToolOutcome) -> ToolCall
     if outcome.nested_turns:
         fields["nested_turns"] = [*outcome.nested_turns]
     return fields
+
+
+def tool_message(calls: ToolCalls, use: ToolUse, outcome: ToolOutcome, call: int, wo_id: str | None = None) -> Message:
+    """The message with the outcome of a call.
+
+    Args:
+        calls: the calls of the work order
+        use: the call that the model asked for
+        outcome: the call's outcome
+        call: number of the call within its work order, from 1
+        wo_id: the work order of the call; None: the present one
+    """
+    shown = calls.shown(call, use.tool_id, outcome, wo_id)
+    text = shown.text
+    if outcome.untrusted_source is not None:
+        text = f"From {NOT_TRUSTED.format(source=outcome.untrusted_source)}.\n{fence(calls.turn_id, text)}"
+    return Message("tool", shown.around(text), tool_use_id=use.use_id, tool_id=use.tool_id)
+
+
+async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Message] | WaitingCalls:
+    """Makes or refuses the calls of a deferred tool loop that waited, and returns the loop's messages.
+
+    Returns the calls that have to wait for a person again instead, if there are any.
+    """
+    *earlier, last = resumption.rounds
+    messages = list[Message]()
+    for each in earlier:
+        messages += [Message("assistant", each.text, tool_uses=each.uses), *_heard(calls, each).values()]
+    shown = _heard(calls, last)  # before the waiting calls are made, which may read on in a long result
+    uses = [last.uses[each.place] for each in resumption.pending]
+    answers = {at: each.answer for at, each in enumerate(resumption.pending) if each.answer is not None}
+    outcomes = await calls.run(uses, answers)
+    if isinstance(outcomes, WaitingCalls):
+        return outcomes
+    for call, (each_pending, use, outcome) in enumerate(zip(resumption.pending, uses, outcomes, strict=True), 1):
+        shown[each_pending.place] = tool_message(calls, use, outcome, call)
+    return [*messages, Message("assistant", last.text, tool_uses=last.uses), *[shown[place] for place in sorted(shown)]]
+
+
+def _heard(calls: ToolCalls, one: ToolRound) -> dict[int, Message]:
+    """The messages with the recorded outcomes of a round, by the positions of the calls."""
+    found = dict[int, Message]()
+    for place, (use, heard) in enumerate(zip(one.uses, one.outcomes, strict=True)):
+        if heard is not None:
+            found[place] = tool_message(calls, use, _again(heard), heard.call, heard.wo_id)
+    return found
+
+
+def _again(heard: HeardOutcome) -> ToolOutcome:
+    return ToolOutcome(result=heard.result, error=heard.error, untrusted_source=heard.untrusted_source)

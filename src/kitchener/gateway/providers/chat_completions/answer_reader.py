@@ -20,7 +20,7 @@ from kitchener.gateway.providers.checked_answers import (
     estimated_usage,
     object_in,
 )
-from kitchener.gateway.providers.failures import reason_of, shortened, told_by
+from kitchener.gateway.providers.failures import reason_of, redacted_line, told_by
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import quoted
 from kitchener.records.entries import FinishReason
@@ -192,7 +192,7 @@ class AnswerReader:
             raise UnusableAnswer("malformed", "the stream ended without a finish reason, so the answer may be cut off")
         text = self._redaction.text("".join(self._texts))
         if self._refusals and not text and not self._calls:
-            raise ProviderError(self._provider_id, "refused", shortened("".join(self._refusals), self._redaction))
+            raise ProviderError(self._provider_id, "refused", redacted_line("".join(self._refusals), self._redaction))
         usage = self._usage
         if usage is None or not (usage.input_tokens or usage.output_tokens):
             thoughts = chain(self._thoughts.texts, *self._sent_thoughts.values())
@@ -295,7 +295,7 @@ class AnswerReader:
         """Returns the error that an answer with status 200 reports, as gateways in front of models do."""
         code = error.get("code") if isinstance(error, dict) else None
         status = code if type(code) is int and 400 <= code < 600 else 500
-        detail = shortened(told_by(status, error), self._redaction)
+        detail = redacted_line(told_by(status, error), self._redaction)
         return ProviderError(self._provider_id, reason_of(status, error), detail, status=status)
 
 

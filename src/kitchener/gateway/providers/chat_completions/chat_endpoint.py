@@ -1,24 +1,30 @@
 """Calls the models of one endpoint that speaks OpenAI's chat-completions format, over an HTTP client of our own.
 
 One attempt is one HTTP request; the gateway retries, because it records each attempt. The one exception: if an endpoint refuses
-an optional field, the request is sent again without it, and later requests for that model leave it out. `request_body.py` and
-`answer_reader.py` have the format. Explained in `docs/gateway.md`.
+an optional field, the request is sent again without it, and later requests for that model leave it out. Where the caller gives
+the value of a field, the refusal holds for that value alone: one user's bad schema must not leave the schemas of all others
+unsent. `request_body.py` and `answer_reader.py` have the format. Explained in `docs/gateway.md`.
 """
 
+import hashlib
+import os
+import socket
+import ssl
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, get_args
 from urllib.parse import urlsplit
 
+import aiohttp
 import anyio
+import orjson
 
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
-from kitchener.gateway.providers.chat_completions.connection_failures import told_of
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
-from kitchener.gateway.providers.chat_completions.refused_fields import RefusedFields
 from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
@@ -26,10 +32,11 @@ from kitchener.gateway.providers.chat_completions.transport import (
     StatusError,
     open_transport,
 )
-from kitchener.gateway.providers.failures import error_in, hide, reason_of, shortened, told_by
+from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED, error_in, hide, reason_of, redacted_line, told_by
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
+from kitchener.logs import get_logger
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 
 AFTER_END_S: Final = 0.5
@@ -39,6 +46,57 @@ OPENAI_HOSTS: Final = ("api.openai.com", "openai.azure.com")
 _OPTIONAL: Final[tuple[OptionalField, ...]] = get_args(OptionalField)
 _NAMES: Final = {"response_format": ("response_format", "json_schema"), "tool_call_id": ("Tool call id was",)}
 """Words that name a field in an error text, if they are not the field's own name."""
+_IS_CUT: Final = "payload is not completed"
+"""aiohttp's words for a body whose connection ended. It has one class for all that is wrong with a body."""
+_log = get_logger(__name__)
+
+REMEMBERED_MODELS: Final = 64
+"""Models whose refusals are remembered, those learned last."""
+REMEMBERED_VALUES: Final = 1_024
+"""Refused values of fields that are remembered, those learned last."""
+_OF_CALLER: Final[frozenset[OptionalField]] = frozenset(("response_format", "tool_choice"))
+"""The fields whose values callers give."""
+
+_RefusedValue = tuple[str, OptionalField, bytes]
+"""A model, a field, and a digest of its value."""
+
+
+class RefusedFields:
+    """Remembers which optional fields of requests the models of an endpoint refuse, so that none of them is sent again.
+
+    Args:
+        provider_id: the provider's id in the configuration, for the log
+        always: fields that no request has from the start
+    """
+
+    def __init__(self, provider_id: str, always: frozenset[OptionalField]) -> None:
+        self._provider_id, self.always = provider_id, always
+        self._models: OrderedDict[str, frozenset[OptionalField]] = OrderedDict()
+        self._values: OrderedDict[_RefusedValue, None] = OrderedDict()
+
+    def of(self, model: str, request: PromptRequest) -> frozenset[OptionalField]:
+        """The fields that a request to a model is sent without."""
+        refused = self._models.get(model, self.always)
+        if not self._values:
+            return refused
+        return refused.union(field for field in _OF_CALLER if _refused_value(model, field, request) in self._values)
+
+    def add(self, model: str, request: PromptRequest, refused: frozenset[OptionalField]) -> None:
+        """Remembers that a model took a request without these fields, after it had refused them."""
+        for field in refused & _OF_CALLER:
+            if len(self._values) >= REMEMBERED_VALUES:
+                self._values.popitem(last=False)
+            self._values[_refused_value(model, field, request)] = None
+        if others := refused - _OF_CALLER:
+            if model not in self._models and len(self._models) >= REMEMBERED_MODELS:
+                self._models.popitem(last=False)
+            self._models[model] = self._models.get(model, self.always) | others
+        _log.info("model refuses fields", provider_id=self._provider_id, model_id=model, fields=sorted(refused))
+
+
+def _refused_value(model: str, field: OptionalField, request: PromptRequest) -> _RefusedValue:
+    given: Mapping[str, object] | str | None = request.output_schema if field == "response_format" else request.tool_choice
+    return model, field, hashlib.sha256(orjson.dumps(given, option=orjson.OPT_SORT_KEYS)).digest()
 
 
 class ChatEndpoint:
@@ -166,13 +224,13 @@ class ChatEndpoint:
             return ProviderError(
                 self._provider_id,
                 reason_of(error.status, error.body),
-                shortened(_told(error), self._redaction),
+                redacted_line(_told(error), self._redaction),
                 status=error.status,
                 retry_after_s=error.retry_after_s,
             )
         reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
-        detail = told_of(error).replace(self._transport.url, "the endpoint")
-        return ProviderError(self._provider_id, reason, shortened(detail, self._redaction))
+        detail = _failure_text(error).replace(self._transport.url, "the endpoint")
+        return ProviderError(self._provider_id, reason, redacted_line(detail, self._redaction))
 
 
 def _read(
@@ -256,3 +314,53 @@ async def open_chat_endpoint(provider_id: str, config: ProviderConfig, sent: Sen
 def is_of_openai(url: str) -> bool:
     """Whether an address is OpenAI's own endpoint, or Azure's of its models."""
     return (urlsplit(url).hostname or "").endswith(OPENAI_HOSTS)
+
+
+def _failure_text(error: Exception) -> str:
+    """What happened to a request that got no answer, or lost the rest of one, in one sentence without a full stop.
+
+    aiohttp's own texts name its classes and TLS settings, and omit the operating system's description. An address appears as
+    host and port only, because the rest may be long.
+    """
+    match error:
+        case aiohttp.ClientConnectorError():
+            return _connect_failure_text(error, f"{error.host}:{error.port}")
+        case aiohttp.ServerDisconnectedError():
+            return NOT_ANSWERED
+        case aiohttp.ClientPayloadError() if _IS_CUT in str(error):
+            return CUT_OFF
+        case aiohttp.ClientOSError():
+            return f"{LOST}: {_problem_of_socket(error)}"
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy refused a connection to the endpoint: HTTP {error.status}: {error.message}"
+        case aiohttp.ClientResponseError():
+            problem = error.message.partition("\n")[0].rstrip(":")
+            return f"the answer is not valid HTTP ({problem}); check `base_url`"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _connect_failure_text(error: aiohttp.ClientConnectorError, place: str) -> str:
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return f"the certificate of {place} is not trusted: {_problem_of_certificate(error.certificate_error)}"
+        case aiohttp.ClientConnectorSSLError():
+            reason = getattr(error.os_error, "reason", None)
+            if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+                return f"no TLS connection to {place}: what listens there does not speak TLS; try http:// in place of https://"
+            return f"no TLS connection to {place}: {reason or error.os_error}"
+        case aiohttp.ClientConnectorDNSError():
+            return f"the host {error.host!r} cannot be found: {error.os_error.strerror or error.os_error}"
+    what = "the proxy " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+    return f"cannot connect to {what}{place}: {_problem_of_socket(error.os_error)}"
+
+
+def _problem_of_certificate(error: Exception) -> str:
+    return error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
+
+
+def _problem_of_socket(error: OSError) -> str:
+    """The operating system's description of the error. asyncio replaces it with the address, and joins the errors of several
+    attempts."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno).lower()

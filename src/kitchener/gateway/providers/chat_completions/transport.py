@@ -1,11 +1,15 @@
 """Posts requests to one endpoint over one pool of connections, and reads their bounded answers.
 
 The caller's scope is the deadline; ending it closes the connection. Redirects are not followed, so a key reaches no other host.
-`bodies.py` has the limits of an answer. Explained in `docs/gateway.md`.
+The headers of a refused request say when the endpoint can be asked again. `bodies.py` has the limits of an answer. Explained in
+`docs/gateway.md`.
 """
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from math import inf
 from typing import Final
 from urllib.parse import urlencode
 
@@ -13,6 +17,7 @@ import anyio
 import anyio.lowlevel
 import orjson
 
+from kitchener.clock import SystemClock
 from kitchener.config import ProviderConfig, dotted_key
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
@@ -22,11 +27,17 @@ from kitchener.gateway.providers.chat_completions.http_pool import Connections, 
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
 from kitchener.gateway.providers.chat_completions.proxies import proxy_for
 from kitchener.gateway.providers.redaction import Redaction
-from kitchener.gateway.providers.retry_after import asked_pause_s
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.providers.trace_headers import TRACE_HEADERS
 
 CONNECT_TIMEOUT_S: Final = 10.0
+_MAX_HEADER_CHARS: Final = 100
+_COUNTED: Final = ("requests", "tokens")
+_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII)
+_UNITS_S: Final = (3_600.0, 60.0, 1.0, 0.001)
+
+Headers = Callable[[str], str | None]
+"""Returns the value of a header by its name in lower case; None: it is absent."""
 
 
 class StatusError(Exception):
@@ -186,3 +197,53 @@ async def _error_body(answer: HttpAnswer, reader: BodyReader) -> object:
     except orjson.JSONDecodeError:
         return text.decode(errors="replace")
     return None if is_deeper(body, MAX_DEPTH) else body
+
+
+def asked_pause_s(headers: Headers) -> float | None:
+    """Returns the pause that an endpoint asks for, seconds; None: it asks for none.
+
+    `retry-after-ms` comes first, then `Retry-After` in seconds or as a date. Without them, it is the longest
+    `x-ratelimit-reset-*` of what has nothing left, such as `6m0s` or `120ms`.
+    """
+    for read in (_in_milliseconds, _of_retry_after, _of_resets):
+        pause_s = read(headers)
+        if pause_s is not None and 0 <= pause_s < inf:
+            return pause_s
+    return None
+
+
+def _in_milliseconds(headers: Headers) -> float | None:
+    pause_ms = _number(headers("retry-after-ms"))
+    return None if pause_ms is None else pause_ms / 1_000
+
+
+def _of_retry_after(headers: Headers) -> float | None:
+    text = headers("retry-after")
+    pause_s = _number(text)
+    if pause_s is not None or text is None or len(text) > _MAX_HEADER_CHARS:
+        return pause_s
+    try:
+        return parsedate_to_datetime(text).timestamp() - SystemClock().time_us() / 1_000_000
+    except (ValueError, OverflowError):
+        return None
+
+
+def _of_resets(headers: Headers) -> float | None:
+    used_up = [counted for counted in _COUNTED if _number(headers(f"x-ratelimit-remaining-{counted}")) == 0]
+    pauses = [_duration_s(headers(f"x-ratelimit-reset-{counted}")) for counted in used_up]
+    return max((pause_s for pause_s in pauses if pause_s is not None), default=None)
+
+
+def _duration_s(text: str | None) -> float | None:
+    if not text or len(text) > _MAX_HEADER_CHARS or (found := _DURATION.fullmatch(text)) is None:
+        return None
+    return sum(float(number) * unit_s for number, unit_s in zip(found.groups(), _UNITS_S, strict=True) if number)
+
+
+def _number(text: str | None) -> float | None:
+    if text is None or len(text) > _MAX_HEADER_CHARS:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -110,7 +110,7 @@ def _takes_schema(model: Model, has_tools: bool) -> bool:
     return not (has_tools and model.system.startswith("google") and not profile.get("google_supports_tool_combination", False))
 
 
-def text_of(event: object) -> str:
+def event_text(event: object) -> str:
     """The text that a stream event brings; "" for any other event."""
     if isinstance(event, PartDeltaEvent):
         return event.delta.content_delta if isinstance(event.delta, TextPartDelta) else ""
@@ -119,7 +119,7 @@ def text_of(event: object) -> str:
     return ""
 
 
-def check_part(event: object) -> None:
+def check_stream_part(event: object) -> None:
     """Refuses a stream that begins part after part: the library copies its list of parts with each event.
 
     Raises:

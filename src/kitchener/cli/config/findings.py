@@ -1,0 +1,124 @@
+"""Checks what Kitchener works with, for `kitchener doctor`: MCP servers, and embeddings with the vectors of recent turns.
+
+Each check gives findings. `doctor.py` has the checks of the machine, the settings and the root, and prints all of them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from kitchener.actors.similarity.vectors import unit_vector
+from kitchener.cancellation import is_own_failure
+from kitchener.config import DEFAULT_AGENT, RuntimeConfig, shown_address
+from kitchener.errors import ConfigError, KitchenerError
+from kitchener.gateway.embeddings.factory import open_embeddings
+from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.mcp.connection import library_of_protocol
+from kitchener.mcp.server import ServerReport
+from kitchener.plain_names import origin_of
+from kitchener.records import events
+from kitchener.records.entries import ProjectionPayload, payload_as
+from kitchener.runtime.tools.connected_servers import look_at_servers
+
+FindingState = Literal["ok", "warn", "fail"]
+"""Whether something is in order; a command with a `fail` exits with 1."""
+_LOOKED_AT: Final = 1_000
+"""Newest entries of a context ledger that are searched for missing vectors."""
+_PROBE_S: Final = 20.0
+"""Longest wait for a vector, seconds."""
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    what: str
+    state: FindingState
+    detail: str
+
+
+async def look_at_mcp_servers(config: RuntimeConfig, probe: bool) -> list[Finding]:
+    """Checks the configured servers. Returns no findings if there are none.
+
+    Args:
+        config: the settings
+        probe: whether to start or reach them
+    """
+    if not config.mcp:
+        return []
+    try:
+        await anyio.to_thread.run_sync(library_of_protocol)
+        if not probe:
+            return [Finding("mcp", "ok", f"{len(config.mcp)} servers, not asked")]
+        return list(_findings(await look_at_servers(config.mcp)))
+    except ConfigError as error:
+        return [Finding("mcp", "fail", error.expected)]
+
+
+def _findings(reports: list[ServerReport]) -> Iterator[Finding]:
+    for each in reports:
+        if each.state != "connected":
+            yield Finding("mcp", "fail", f"{each.label}: {each.problem}")
+        else:
+            tools = f"{each.label}: {each.server}, {len(each.tools)} tools"
+            left_out = f", {len(each.refused)} left out" if each.refused else ""
+            yield Finding("mcp", "warn" if each.refused else "ok", tools + left_out)
+
+
+async def look_at_embeddings(config: RuntimeConfig, probe: bool) -> list[Finding]:
+    """Checks the configured provider and the newest projections. Returns no findings if embeddings are not configured.
+
+    Args:
+        config: the settings
+        probe: whether to ask the provider for a vector
+    """
+    found = [await _provider(config, probe)] if config.embeddings.kind != "off" else []
+    return [*found, *await _recent(config)]
+
+
+async def _provider(config: RuntimeConfig, probe: bool) -> Finding:
+    settings = config.embeddings
+    facts = [settings.kind, *([shown_address(settings.base_url)] if settings.base_url is not None else [])]
+    try:
+        async with open_embeddings(config) as provider:
+            if provider is None:
+                return Finding("embeddings", "warn", f"{settings.kind}, not used: allow_model_calls is false")
+            facts.append(f"model {provider.model_id}")
+            if probe:
+                with anyio.fail_after(_PROBE_S):
+                    facts.append(f"a vector of {len(unit_vector((await provider.embed(['ok']))[0])):,} numbers")
+    except ConfigError as error:
+        return Finding("embeddings", "fail", error.expected)
+    except BaseException as error:
+        if not is_own_failure(error):
+            raise
+        detail = str(error) if isinstance(error, KitchenerError) else origin_of(error)
+        return Finding("embeddings", "fail", f"{', '.join(facts)}: {detail}")
+    return Finding("embeddings", "ok", ", ".join(facts))
+
+
+async def _recent(config: RuntimeConfig) -> list[Finding]:
+    """How many of the newest projections lacked vectors, and why."""
+    places, seen, problems = LedgerPaths(config), 0, Counter[str]()
+    for agent_class in (DEFAULT_AGENT, *(each for each in places.agent_classes() if each != DEFAULT_AGENT)):
+        try:
+            async with places.reader(agent_class, "context") as reader:
+                if reader is None:
+                    continue
+                after = max(0, reader.head()[0] - _LOOKED_AT)
+                async for entry in reader.read(entry_type=events.PROJECTION_COMPUTED, after_seq=after):
+                    if (used := payload_as(ProjectionPayload, entry.payload).get("similarity")) is not None:
+                        seen += 1
+                        problems[used.get("problem", "")] += 1
+        except KitchenerError:  # the check of that ledger reports it
+            continue
+    lacking = {name: count for name, count in sorted(problems.items()) if name}
+    if not seen:
+        return []
+    detail = f"{sum(lacking.values()):,} of the newest {seen:,} projections with embeddings had a problem"
+    if not lacking:
+        return [Finding("vectors", "ok", detail)]
+    named = ", ".join(f"{count:,} {name}" for name, count in lacking.items())
+    return [Finding("vectors", "warn", f"{detail}: {named}")]

@@ -1,1 +1,0 @@
-"""Tools of an auditor: verification in several processes, proofs of single turns, acceptance of restored backups."""

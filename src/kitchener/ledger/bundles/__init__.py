@@ -1,0 +1,1 @@
+"""Writes the proof of one turn as a bundle, and verifies bundles."""
