@@ -56,16 +56,16 @@ def ledgers_below(directory: Path) -> FilesBelow:
     """
     found = FilesBelow([], [])
     walked = os.walk(directory, onerror=_refuse)
-    files = [Path(folder, name) for folder, _, names in walked for name in names if name.endswith(".jsonl")]
-    for path in sorted(files):
+    names = [Path(at, name) for at, folders, files in walked for name in (*folders, *files) if name.endswith(".jsonl")]
+    for path in sorted(names):
         is_ledger = path.name in _NAMES or may_be_ledger(path)
         (found.ledgers if is_ledger else found.others).append(path)
     return found
 
 
 def _refuse(error: OSError) -> None:
-    """Raises the error about a directory, unless it is the one that the system has where a file system begins."""
-    if os.path.basename(error.filename or "") != "lost+found":
+    """Raises the error about a directory, unless it is not there, or is the one of the system where a file system begins."""
+    if not isinstance(error, FileNotFoundError) and os.path.basename(error.filename or "") != "lost+found":
         raise error
 
 

@@ -3,15 +3,30 @@
 It looks at the HTTP status and at the transport's error under the library's own, since these two are stable and say enough.
 """
 
+from contextlib import suppress
 from math import inf
+from urllib.parse import urlsplit
 
 import httpx
 import httpx2
 from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
 
-from kitchener.errors import ProviderError, ProviderReason
+from kitchener.errors import ConfigError, ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer
-from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED, chain_of, reason_of, shortened, told_by
+from kitchener.gateway.providers.failures import (
+    CUT_OFF,
+    LOST,
+    NO_CONNECTION_IN_TIME,
+    NOT_ANSWERED,
+    chain_of,
+    reason_of,
+    shortened,
+    told_by,
+    told_of_connect,
+    told_of_protocol,
+    told_of_proxy,
+)
+from kitchener.gateway.providers.proxies import proxy_for
 from kitchener.gateway.providers.redaction import Redaction
 
 # An answer of an unexpected shape surfaces in the libraries as whatever their code happens to stumble over.
@@ -82,10 +97,35 @@ def _told(error: Exception, status: int | None) -> str:
 
 def _told_of_transport(error: httpx2.TransportError | httpx.TransportError) -> str:
     match error:
-        case httpx2.ReadError() | httpx.ReadError():
+        case httpx2.ReadError() | httpx.ReadError() | httpx2.WriteError() | httpx.WriteError():
             return LOST
         case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError() if "without sending complete" in str(error):
             return CUT_OFF
         case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError() if "without sending a response" in str(error):
             return NOT_ANSWERED
+        case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError():
+            return told_of_protocol(str(error).partition(": bytearray(")[0])
+        case httpx2.ConnectTimeout() | httpx.ConnectTimeout():
+            return NO_CONNECTION_IN_TIME
+        case httpx2.ProxyError() | httpx.ProxyError() if str(error)[:3].isdecimal():
+            return told_of_proxy(*str(error).split(" ", 1))
+        case httpx2.ConnectError() | httpx.ConnectError() if (problem := _problem_of_system(error)) is not None:
+            return _told_of_connect(error.request.url, problem)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _problem_of_system(error: Exception) -> OSError | None:
+    """The operating system's error under one of a library, which says only that all attempts failed."""
+    for each in chain_of(error):
+        for inner in each.exceptions if isinstance(each, ExceptionGroup) else (each,):
+            if isinstance(inner, OSError) and inner.errno is not None:
+                return inner
+    return None
+
+
+def _told_of_connect(url: httpx2.URL | httpx.URL, problem: OSError) -> str:
+    with suppress(ConfigError):  # a proxy that our own adapter cannot use
+        if (proxy := proxy_for(str(url), Redaction())) is not None:
+            parts = urlsplit(proxy)
+            return told_of_connect(parts.hostname or "", parts.port or 80, problem, is_proxy=True)
+    return told_of_connect(url.host, url.port or (443 if url.scheme == "https" else 80), problem)
