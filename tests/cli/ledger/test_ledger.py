@@ -67,7 +67,7 @@ def test_a_head_of_a_ledger_that_may_not_be_read_is_not_signed(
     deny(monkeypatch, tmp_path / HO2M, "open")
     outcome = filled("ledger", "checkpoint")
     assert outcome.code == 2
-    assert outcome.out.splitlines()[-1].startswith(f"failed   {tmp_path / HO2M}: permission denied; ")
+    assert outcome.out.splitlines()[-1].startswith(f"unread   {tmp_path / HO2M}: permission denied; ")
 
 
 @pytest.mark.parametrize("command", ["ledger verify", "ledger verify .kitchener", "audit leaks", "mcp list"])

@@ -228,7 +228,7 @@ def _print_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: l
     for path, head in heads:
         print_text(f"signed   {path}: entry {head.seq:,}, head {head.chain_hash}, by {head.signer}")
     for fault in faults:
-        print_text(f"{'damaged' if isinstance(fault, LedgerDamaged) else 'failed '}  {fault!s}")
+        print_text(f"{'unread ' if isinstance(fault.__cause__, PermissionError) else 'damaged'}  {fault!s}")
     if not heads and not faults:
         print_text("no entries yet, nothing to sign")
 
