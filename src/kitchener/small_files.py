@@ -16,6 +16,26 @@ NOT_REGULAR: Final = "is not a regular file"
 """The text of an error about a pipe, a device or a directory where a file belongs."""
 
 
+_ROOM: Final = "make room on the disk"
+_ACCESS: Final = "give this user the right to read and write it"
+_REMEDIES: Final = {
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.EROFS: "make the file system writable",
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EIO: "check the disk",
+    errno.ENOTDIR: "there is a file where a directory belongs; move it away",
+    errno.EEXIST: "there is a file where a directory belongs; move it away",
+}
+
+
+def problem_of(error: OSError) -> str:
+    """What is wrong with a private file, and what its owner can do."""
+    what, remedy = error.strerror or str(error), _REMEDIES.get(error.errno or 0)
+    return f"{what}; {remedy}" if remedy is not None else what
+
+
 def open_regular(path: Path | str, *, follows_links: bool = True) -> BinaryIO:
     """Opens a regular file for reading. Does not wait, even on a pipe.
 

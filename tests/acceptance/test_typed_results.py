@@ -141,6 +141,8 @@ async def test_an_object_that_never_fits_is_retried_and_then_told(tmp_path: Path
     assert (result.output, result.degraded) == (None, True)
     assert result.error is not None
     assert result.error.kind == "QUALITY_GATE"
+    told = "no acceptable reply after 2 attempts: neither the reply nor its repair fits the schema that its caller asks for: "
+    assert result.error.message.startswith(told)
 
 
 @pytest.mark.parametrize(

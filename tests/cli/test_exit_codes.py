@@ -4,19 +4,16 @@ As `docs/commands.md` has it, the same for every kind of id and every command. A
 closed is an entry that cannot follow, which is 4.
 """
 
-import errno
 import json
-import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import HO2M
 from tests.cli.memory.memories import OVERLAYS, SETTINGS, is_one_line
+from tests.cli.permissions import deny
 
 NOT_KNOWN = "SES-00000000"
 NO_TURN = "T-00000000-000001"
@@ -98,22 +95,9 @@ def test_the_exit_code_says_whether_a_name_is_unknown_or_wrong(
 def test_a_missing_permission_is_wrong_usage_for_every_kind_of_file(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, command: str
 ) -> None:
-    """Simulated, because tests may run as a user whom nothing is denied."""
     assert cli("chat", "--subject", "ada", stdin=b"hello\n").code == 0
-    for name in ("open", "stat"):
-        monkeypatch.setattr(os, name, _denied(getattr(os, name), str(tmp_path / place)))
+    deny(monkeypatch, tmp_path / place, "open", "stat")
     outcome = cli(*command.split(), stdin=b"hello\n")
     assert is_one_line(outcome, 2)
     assert "permission denied" in outcome.err.casefold()
     assert place in outcome.err or "keys" in place
-
-
-def _denied(call: Callable[..., Any], place: str) -> Callable[..., Any]:
-    """A system call that is refused for a file, and for all below it."""
-
-    def refused(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(path, int) and f"{os.path.abspath(os.fsdecode(path))}/".startswith(f"{place}/"):
-            raise PermissionError(errno.EACCES, "Permission denied", os.fsdecode(path))
-        return call(path, *args, **kwargs)
-
-    return refused

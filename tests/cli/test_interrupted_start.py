@@ -1,4 +1,4 @@
-"""Ctrl-C while a command starts: exit code 130 and at most one line, whatever it is doing (docs/commands.md)."""
+"""A signal while a command starts: exit code 130 and at most one line, whatever it is doing (docs/commands.md)."""
 
 import shutil
 import signal
@@ -29,11 +29,13 @@ runpy.run_module("kitchener", run_name="__main__", alter_sys=True)
 """The command, which stops at one event of its interpreter, says so, and goes on when its input ends."""
 
 
-def interrupted(process: "subprocess.Popen[str] | Started") -> tuple[int | None, str, str]:
+def interrupted(
+    process: "subprocess.Popen[str] | Started", number: signal.Signals = signal.SIGINT
+) -> tuple[int | None, str, str]:
     """Its exit code, and what it wrote, when it is interrupted where it stops and then goes on."""
     assert process.stderr is not None
     assert process.stderr.readline() == "here\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=30)
     return process.returncode, out, err
 
@@ -44,10 +46,21 @@ def interrupted(process: "subprocess.Popen[str] | Started") -> tuple[int | None,
 )
 def test_an_interrupt_while_modules_are_imported_ends_the_command(tmp_path: Path, module: str) -> None:
     write_messages(tmp_path / "in.jsonl", ("a", "hello"))
-    command = [sys.executable, "-c", STOPS, "import", module, "run", "in.jsonl"]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, stdin=pipe, stdout=pipe, stderr=pipe)
-    assert interrupted(process) == (130, "", "kitchener: interrupted\n")
+    assert interrupted(started(tmp_path, "import", module, "run", "in.jsonl")) == (130, "", "kitchener: interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", ["kitchener.cli.app", "pydantic", "uvicorn"])
+def test_a_server_that_still_starts_ends_by_any_signal_as_later(tmp_path: Path, module: str, number: signal.Signals) -> None:
+    """Regression: it ended with 143 or 129, and with 130 only once it had opened its ledgers."""
+    process = started(tmp_path, "import", module, "serve", "--port", "0")
+    assert interrupted(process, number) == (130, "", "kitchener: interrupted\n")
+
+
+def started(directory: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """The command in an interpreter of its own, which imports everything, with an event, a name and the words of its line."""
+    command, pipe = [sys.executable, "-c", STOPS, *arguments], subprocess.PIPE
+    return subprocess.Popen(command, cwd=directory, env=environment(), text=True, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +86,10 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_interrupt_while_files_are_opened_ends_the_command(
     used: Path, tmp_path: Path, command: list[str], names: list[str]
 ) -> None:
-    """Settings and ledgers; and what a runtime has open by then is closed."""
-    for name in names:
+    """Settings and ledgers, each file by another signal; and what a runtime has open by then is closed."""
+    for name, number in zip(names, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), strict=False):
         shutil.copytree(used, tmp_path / name, symlinks=True)
-        code, _, err = interrupted(start_program(STOPS, "open", name, *command, cwd=tmp_path / name))
+        code, _, err = interrupted(start_program(STOPS, "open", name, *command, cwd=tmp_path / name), number)
         assert (code, "Traceback" in err) == (130, False)
         assert len(err.splitlines()) <= 1
 

@@ -212,6 +212,25 @@ def test_a_wait_that_does_not_fit_into_the_deadline_is_not_begun() -> None:
     assert in_virtual_time(main) == 0.0
 
 
+def test_a_call_behind_the_pause_of_another_one_names_the_pause() -> None:
+    """Regression: it said that the provider's limits leave no room, which are settings that nobody had made."""
+
+    async def main() -> tuple[float, str]:
+        async with gateway_of(a=[failure("rate_limited", retry_after_s=60.0), "fine"]).open() as gateway:
+            for within_s in (10.0, 20.0):
+                begun = trio.current_time()
+                with pytest.raises(ProviderError) as caught:
+                    await gateway.complete(ask(within_s=within_s), on_attempt=Told())
+        return trio.current_time() - begun, caught.value.detail
+
+    waited_s, detail = in_virtual_time(main)
+    assert waited_s == 0.0
+    assert detail.startswith(
+        "the provider asked another call to wait; this pause takes 30 s more, and 20 s are left until the deadline: "
+        "send the message again later, "
+    )
+
+
 @pytest.mark.parametrize(
     "script",
     [

@@ -221,7 +221,7 @@ def test_a_call_that_the_pace_lets_begin_too_late_ends_at_once_with_the_cause() 
 
     error, seconds = in_virtual_time(main)
     assert error.reason == "timeout"
-    assert "leave no room before the deadline" in error.detail
+    assert "this pause takes 9.5 s more, and no time is left until the deadline: send the message again later" in error.detail
     assert seconds >= 0.5
 
 

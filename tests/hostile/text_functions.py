@@ -54,7 +54,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.context.projection.chat_layout.ChatLayout._matches": "goes through items; their words are measured",
     "kitchener.context.projection.chat_layout.ChatLayout.pack": "goes through items; their words are measured",
     "kitchener.context.projection.projection.Projector._pack_text": "goes through items; their words are measured",
-    "kitchener.gateway.providers.chat_completions.proxies._is_excluded": "goes through names that the environment sets, once",
+    "kitchener.gateway.providers.proxies._is_excluded": "goes through names that the environment sets, once",
     "kitchener.gateway.providers.offline._heard": "one expression, which is measured",
     "kitchener.gateway.providers.chat_completions.transport._duration_s": "one expression, which is measured",
     "kitchener.gateway.providers.scripted.ScriptedProvider.replies": "what a program's author writes",

@@ -38,6 +38,10 @@ def water(bed: str, litres: int = 1) -> dict[str, Any]:
     return {"bed": bed, "litres": litres, "log": "drop " * 40}
 
 
+BEDS: Final = {"type": "object", "properties": {"beds": {"type": "integer"}}, "required": ["beds"]}
+"""The schema of an object that a caller asks for."""
+
+
 class BreakingClock(FakeClock):
     """A clock that fails the executor of one kind of work order: what models and tools do is never an executor's failure."""
 
@@ -96,6 +100,8 @@ class Story:
                 options["idempotency_key"] = wanted["key"]
             if "accept" in wanted:
                 options["acceptance"] = wanted["accept"].split(",")
+            if "beds" in wanted:
+                options["output"] = BEDS
             with anyio.fail_after(20), anyio.CancelScope() as self._scope:
                 try:
                     if "stream" in wanted:
@@ -480,6 +486,15 @@ async def long_replies(story: Story, runtime: Runtime) -> None:
     await story.say(supervisor, session_id, messages, runtime)
 
 
+async def objects(story: Story, runtime: Runtime) -> None:
+    """A caller asks for objects: the model gives one, one at last, only others, or none, and then replies with text again."""
+    supervisor = runtime.supervisor("RESIDENT:clerk")
+    session_id = await supervisor.start_session(subject_id="lou")
+    await supervisor.declare_intent(session_id, "the garden")
+    messages = [f"how many beds? | beds={each}" for each in ("now", "late", "never", "text")]
+    await story.say(supervisor, session_id, [*messages, "what became of the beds?"], runtime)
+
+
 async def guarded(story: Story, runtime: Runtime) -> None:
     """Calls wait for a person, who allows, refuses, edits, allows for good, or is silent; other messages pass meanwhile."""
     supervisor = runtime.supervisor("RESIDENT:guard")
@@ -573,6 +588,7 @@ CHAPTERS: Final = (
     judged,
     clerk,
     long_replies,
+    objects,
     guarded,
     guarded_again,
     with_a_client,

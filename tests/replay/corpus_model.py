@@ -65,6 +65,8 @@ def _reply(request: PromptRequest, message: str, wanted: Mapping[str, str]) -> A
         return use_tool("list_packages", prefix="ot"[rounds % 2]) if rounds % 2 == 0 else use_tool("break_down", reason="again")
     if wanted.get("empty") == "always" or (wanted.get("empty") == "first" and request.temperature > 0):
         return {"response_text": ""}
+    if "beds" in wanted:
+        return _beds(wanted["beds"], is_retry=request.temperature == 0)
     if wanted.get("size"):
         return {"response_text": "x" * int(wanted["size"])}
     text = (
@@ -73,6 +75,13 @@ def _reply(request: PromptRequest, message: str, wanted: Mapping[str, str]) -> A
         else f"You said: {message.partition(' | ')[0]}. " + "Well. " * int(wanted.get("words", 1))
     )
     return {"response_text": text, **({"completes_intent": True} if "done" in wanted else {})}
+
+
+def _beds(wanted: str, *, is_retry: bool) -> Any:
+    """An object for `corpus.BEDS`: one that fits, one that fits only as a retry, one that never does, or none at all."""
+    if wanted == "text":
+        return "there are a few"
+    return {"beds": "a few" if wanted == "never" or (wanted == "late" and not is_retry) else 4}
 
 
 def _call(name: str, at: int) -> ToolUse:

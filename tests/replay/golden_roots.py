@@ -13,6 +13,7 @@ rules; a reply was an object. `0.1.0-version-4` follows version 4: replies are t
 long results are read page by page. `0.1.0-version-7` follows version 7: a turn records things once.
 `0.1.0-version-8` follows version 8: tools of the caller, and one entry for all signals of a turn.
 `0.1.0-version-9` follows version 9: a long newest reply that takes the room of the oldest messages, below a deferred goal.
+`0.1.0-version-10` follows version 10: callers who ask for objects, which the model gives at last or never.
 """
 
 import argparse
@@ -42,6 +43,7 @@ CHAPTERS: Final = (
     corpus.policy_versions,
     corpus.clerk,
     corpus.long_replies,
+    corpus.objects,
 )
 
 

@@ -85,6 +85,23 @@ async def test_turn_of_version_9_is_not_replayed_by_version_10(tmp_path: Path, t
     assert found_in(report) == ("PROJECTION_COMPUTED", field, turn)
 
 
+@pytest.mark.parametrize(
+    ("agent_class", "turn", "entry_type", "field"),
+    [
+        ("RESIDENT:clerk", 3, "WO_FAILED", "error.detail"),
+        ("RESIDENT:ask", 7, "WO_QUALITY_GATE", "reason"),
+    ],
+)
+async def test_turn_of_version_10_is_not_replayed_by_version_11(
+    tmp_path: Path, agent_class: str, turn: int, entry_type: str, field: str
+) -> None:
+    """An object that its caller asked for and never got, and an empty reply, are told in other words."""
+    root = golden_roots.unpacked(golden_roots.FOLDER / "0.1.0-version-10.tar.xz", tmp_path)
+    assert all(report.is_identical for report in await poor(root, agent_class=agent_class))
+    (report,) = [each for each in await poor(root, 11, turn, agent_class=agent_class) if not each.is_identical]
+    assert found_in(report) == (entry_type, field, turn)
+
+
 async def test_version_of_a_newer_kitchener_is_a_divergence_that_says_so(recorded_root: Path) -> None:
     report = (await poor(recorded_root, events.POLICY_VERSION + 1))[0]
     assert found_in(report) == ("TURN_STARTED", "policy_version", 1)

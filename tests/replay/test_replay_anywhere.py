@@ -185,6 +185,7 @@ EVERY_KIND: Final = (
     "asking_on",
     "clerk",
     "long_replies",
+    "objects",
     "guarded",
 )
 

@@ -1,5 +1,6 @@
 """Keys on disk: whole or not there, each in one place, found without reading the others (docs/erasure.md, "Files")."""
 
+import errno
 import json
 import os
 import re
@@ -415,7 +416,7 @@ def test_a_batch_that_is_no_file_is_refused_and_nothing_waits_for_it(tmp_path: P
         batch.mkdir()
     else:
         os.mkfifo(batch)
-    with pytest.raises(SealingError, match=name_of(tmp_path / "keys", "ada").name):
+    with pytest.raises(SealingError, match=batch.name):
         Keyring(tmp_path / "keys").find("ada")
 
 
@@ -507,6 +508,34 @@ def test_a_directory_that_is_read_only_can_be_read(tmp_path: Path, monkeypatch: 
         with pytest.raises(SealingError, match="Read-only file system"):
             change("bo")
     assert not keyring.has("ada"), "nobody knows whether its name is on disk, so nothing is sealed with it"
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, "give this user the right to read and write it"),
+        (errno.EROFS, "make the file system writable"),
+        (errno.ENOSPC, "make room on the disk"),
+        (errno.EIO, "check the disk"),
+    ],
+)
+def test_an_error_about_a_batch_names_the_file_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    """Regression: it named the link to a key, and only the system's words."""
+    Keyring(tmp_path / "keys").get("ada")
+    [batch] = (tmp_path / "keys/batches").glob("*.keys")
+    opened = os.open
+
+    def refuse(path: Any, *given: Any, **options: Any) -> int:
+        if str(path) == str(batch):
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *given, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(SealingError) as caught:
+        Keyring(tmp_path / "keys").get("ada")
+    assert str(caught.value) == f"{batch}: {os.strerror(number)}; {remedy}"
 
 
 def test_a_key_that_another_process_made_is_on_disk_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,7 +251,7 @@ def _services(
         executor=given.executor,
         budgeter=given.budgeter,
         attention=given.attention or _attention(given, policy, sessions),
-        quality=QualityGate(given.config),
+        quality=QualityGate(given.config, policy.version),
         clock=given.clock,
         degraded_call=given.degraded_call,
         direct_call=given.direct_call,

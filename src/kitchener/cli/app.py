@@ -23,10 +23,10 @@ from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE,
 from kitchener.cli.terminal.log_lines import show_logs
 from kitchener.cli.terminal.output import (
     StandardError,
+    begin_command,
     discard_output,
     file_problem,
-    json_values,
-    print_json,
+    print_json_failure,
     say,
     say_traceback,
 )
@@ -140,11 +140,11 @@ def invoke(tokens: Sequence[str]) -> int:
 
     Reports a user's error in one line on standard error, and with `--json` also as an object on standard output.
     """
-    before = json_values()
+    begin_command()
     try:
-        code = _called(tokens)
+        code = _run_command(tokens)
         if code == INTERRUPTED:
-            _print_failure(tokens, _INTERRUPTED, before)
+            _print_failure(tokens, _INTERRUPTED)
         return code
     except BrokenPipeError:
         discard_output()  # its reader has gone
@@ -152,11 +152,12 @@ def invoke(tokens: Sequence[str]) -> int:
     except (CycloptsError, KeyboardInterrupt, CommandFailed, KitchenerError, OSError, ExceptionGroup) as error:
         failed = _failure_of(error)
     say(f"kitchener: {failed}")
-    _print_failure(tokens, failed, before)
+    _print_failure(tokens, failed)
     return failed.code
 
 
-def _called(tokens: Sequence[str]) -> int:
+def _run_command(tokens: Sequence[str]) -> int:
+    """Finds the command that a line names, runs it and returns its exit code. Raises what the command raises."""
     app = build_app(is_listing=not tokens or tokens[0] in ("--help", "-h"))
     command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     # Only commands that loaded this module take ids. It imports the ledgers, which a help text need not load.
@@ -195,22 +196,13 @@ def _code_of(error: BaseException | None) -> int:
     return USAGE if isinstance(error, PermissionError) else NEGATIVE
 
 
-def _print_failure(tokens: Sequence[str], failed: CommandFailed, before: int) -> None:
-    """Prints the error object of a command line with `--json`, unless the command has printed its value.
-
-    Looks at the words of the line, because it may be wrong.
-
-    Args:
-        tokens: the command line
-        failed: why it has no answer
-        before: how many values were printed before the command ran
-    """
-    if json_values() > before or "--json" not in takewhile("--".__ne__, tokens):
-        return
-    try:
-        print_json({"error": {"kind": failed.kind, "message": str(failed)}})
-    except BrokenPipeError:
-        discard_output()
+def _print_failure(tokens: Sequence[str], failed: CommandFailed) -> None:
+    """Prints the error object of a command line with `--json`. Looks at the words of the line, because it may be wrong."""
+    if "--json" in takewhile("--".__ne__, tokens):
+        try:
+            print_json_failure(failed.kind, str(failed))
+        except BrokenPipeError:
+            discard_output()
 
 
 def run(tokens: Sequence[str]) -> NoReturn:
@@ -227,13 +219,12 @@ def run(tokens: Sequence[str]) -> NoReturn:
     show_logs()
     sys.excepthook = lambda _, error, __: say_traceback(error)
     threading.excepthook = lambda failed: say_traceback(failed.exc_value) if failed.exc_value is not None else None
-    before = json_values()
     try:
         code = invoke(tokens)
     except Exception as error:  # noqa: BLE001  reports a bug at once, even if a thread hangs
         say_traceback(error)
         code = NEGATIVE
-        _print_failure(tokens, CommandFailed(code, "bug", "standard error has the traceback; please report it"), before)
+        _print_failure(tokens, CommandFailed(code, "bug", "standard error has the traceback; please report it"))
     _leave(code)
 
 

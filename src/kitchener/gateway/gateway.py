@@ -271,10 +271,10 @@ class LLMGateway:
     async def _go_on(self, attempts: Attempts, error: ProviderError | TimeoutError) -> None:
         """Returns when the next attempt may begin; raises the error of the call if there is none."""
         if isinstance(error, TimeoutError):
-            provider_id = attempts.target.provider_id
-            counts = self.statistics()[provider_id]
+            provider_id, now = attempts.target.provider_id, self._rules.now()
+            counts, late = self.statistics()[provider_id], attempts.target.pace.why_late(now, attempts.request.deadline - now)
             detail = f"its limits leave no room before the deadline; {counts.running} calls run and {counts.waiting} wait"
-            error = ProviderError(provider_id, "timeout", detail)
+            error = ProviderError(provider_id, "timeout", late or detail)
         await attempts.failed(error)
 
     async def _attempt(self, attempts: Attempts) -> PromptResponse | BaseException:

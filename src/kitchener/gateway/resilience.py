@@ -132,11 +132,15 @@ def too_long_a_pause(error: ProviderError, left_s: float) -> str:
     asked_s = error.retry_after_s or 0.0
     if not is_throttled(error) or asked_s < left_s:
         return ""
+    return f"; the provider asks to wait {asked_s:.6g} s, {_left(left_s)}"
+
+
+def _left(left_s: float) -> str:
     shown_s = math.floor(left_s * 10) / 10  # rounded up, it could look as long as the pause
+    left = f"{shown_s:g} s are" if shown_s > 0 else "no time is"
     return (
-        f"; the provider asks to wait {asked_s:.6g} s, and {shown_s:g} s are left until the deadline: send the message again "
-        "later, allow the turn more time (`turn_deadline_s`, or `deadline` of the call), or add a provider to "
-        "`[router.fallbacks]`"
+        f"and {left} left until the deadline: send the message again later, allow the turn more time "
+        "(`turn_deadline_s`, or `deadline` of the call), or add a provider to `[router.fallbacks]`"
     )
 
 
@@ -188,6 +192,21 @@ class Pace:
         """Begins no call before this moment, because the provider asked for a pause. It applies to all subjects."""
         self._held_until = max(self._held_until, moment)
         self.is_on = True
+
+    def why_late(self, now: float, left_s: float) -> str:
+        """Why a call can't begin now, if that is the provider's wish and no limit of the settings; "": it is not.
+
+        Args:
+            now: the event loop's clock, seconds
+            left_s: seconds until the deadline of the call
+        """
+        pause_s = self._held_until - now
+        if pause_s > 0:
+            shown_s = math.ceil(pause_s * 10) / 10
+            return f"the provider asked another call to wait; this pause takes {shown_s:g} s more, {_left(left_s)}"
+        if self._learned is not None and self._learned.ready_at > now:
+            return f"the provider refuses calls that come as fast as these, {_left(left_s)}"
+        return ""
 
     def refuse(self, began_at: float, now: float, asked_pause_s: float | None) -> bool:
         """Slows all calls down, because the provider refused one for its rate; see `LearnedPace.refuse`."""

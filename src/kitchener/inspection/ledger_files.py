@@ -1,15 +1,14 @@
 """Finds the ledgers of a configuration, and reads them without a lock: agent classes, sessions, the newest turn."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
-from urllib.parse import unquote
 
 from kitchener.config import DEFAULT_AGENT, HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import NotOnRecord
-from kitchener.ids import is_agent_class
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.disk.scan import may_be_ledger
 from kitchener.ledger.index.index_dirs import index_dir_of
@@ -19,6 +18,7 @@ from kitchener.records.events import index_keys
 from kitchener.runtime.memories import memory_config
 from kitchener.runtime.root_layout import (
     LedgerName,
+    agent_classes,
     agent_of,
     class_of,
     ledger_paths,
@@ -48,12 +48,23 @@ def ledgers_below(directory: Path) -> FilesBelow:
 
     A file with the name of a ledger counts as one whatever it holds, so that a damaged one is found. Any other counts if it
     begins as one, or if segments or a signed head lie beside it.
+
+    Raises:
+        PermissionError: a directory below it cannot be read
     """
     found = FilesBelow([], [])
-    for path in sorted(directory.rglob("*.jsonl")):
+    walked = os.walk(directory, onerror=_refuse)
+    names = [Path(at, name) for at, folders, files in walked for name in (*folders, *files) if name.endswith(".jsonl")]
+    for path in sorted(names):
         is_ledger = path.name in _NAMES or may_be_ledger(path)
         (found.ledgers if is_ledger else found.others).append(path)
     return found
+
+
+def _refuse(error: OSError) -> None:
+    """Raises the error about a directory, unless it is not there, or is the one of the system where a file system begins."""
+    if not isinstance(error, FileNotFoundError) and os.path.basename(error.filename or "") != "lost+found":
+        raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +120,8 @@ class LedgerPaths:
             yield _KeptOpen(self.config, opened)
 
     def agent_classes(self) -> list[str]:
-        """Every class that is configured or has a ledger of HO1 or HO2, in order."""
-        found = {unquote(path.parent.name) for path in self.root.glob("HO[12]/*/ho[12]m.jsonl")}
-        return sorted({*self.config.classes, *filter(is_agent_class, found)})
+        """Every class that is configured or has a ledger, in order."""
+        return agent_classes(self.config)
 
     def ledgers(self) -> Iterator[Path]:
         """Every ledger file there is: those under the root, and those that the settings put elsewhere."""

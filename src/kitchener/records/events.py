@@ -144,7 +144,7 @@ _FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     APPROVAL_RESOLVED: (APPROVALS_KEY,),
 }
 
-POLICY_VERSION: Final = 10
+POLICY_VERSION: Final = 11
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -191,6 +191,9 @@ matches of patterns among the steps, and a single match ends after a thousand tr
 Version 10: a long message or reply of the newest turn takes only room that older chat messages leave, and is cut to it (9: it
 was whole, if need be in the room of the oldest, which returned in the next turn). An intent above the running one is marked as
 deferred (9: as put off), and a stub that counts one failed work order does not call it the last of several (9: it did).
+
+Version 11: the failure of a reply that never fits the schema that its caller asks for says that (10: it named the
+`output_schema` of the contract, which has none), and the verdict on an empty reply calls it that (10: without `response_text`).
 """
 
 LAST_UNBOUNDED: Final = 8

@@ -92,8 +92,15 @@ def index_dir(config: RuntimeConfig) -> Path:
 
 
 def agent_classes(config: RuntimeConfig) -> list[str]:
-    """Every agent class that is configured or has a supervisor's ledger, in alphabetical order."""
-    found = (unquote(path.parent.name) for path in Path(config.plane_root).glob("HO2/*/ho2m.jsonl"))
+    """Every agent class that is configured or has a ledger, in alphabetical order.
+
+    Raises:
+        PermissionError: a directory of the root cannot be read
+    """
+    found = set[str]()
+    for tier, ledger in (("HO1", "ho1m.jsonl"), ("HO2", "ho2m.jsonl")):
+        folder = Path(config.plane_root, tier)  # not by `glob`, which leaves out what it may not read
+        found |= {unquote(each.name) for each in folder.iterdir() if (each / ledger).exists()} if folder.is_dir() else set()
     return sorted({*config.classes, *filter(is_agent_class, found)})
 
 

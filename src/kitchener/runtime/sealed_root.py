@@ -53,7 +53,7 @@ async def record_sealing(ho2m: Ledger, sealer: Sealer | None) -> None:
         except SealingError as error:
             if not isinstance(error.__cause__, OSError):
                 raise
-            remedy = "set keyring in [ledger] to a directory for the keys, or seal = false to store everything in plain text"
+            remedy = "or set keyring in [ledger] to a directory for the keys, or seal = false to store everything in plain text"
             raise SealingError(f"{error}; {remedy}") from error.__cause__
     if now != recorded:
         fields: SealingChangedPayload = {

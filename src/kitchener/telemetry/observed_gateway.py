@@ -3,7 +3,8 @@
 The built-in rules, which classify without a model, have none.
 """
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
 
@@ -16,12 +17,17 @@ from kitchener.telemetry import names
 from kitchener.telemetry.captured_content import attribute_json, content_of, finish_reason_of
 from kitchener.telemetry.spans import AttributeValue, OpenSpan, Tracing
 
+MAX_SERVED_MODELS: Final = 32
+"""Most names that a provider's answers give its models, each of which is a new label of the metrics."""
+_NAME: Final = re.compile(r"[\w.:/@+-]{1,128}", re.ASCII)
+"""What an answer may call its model here. Any other text might be words of a person, which the provider repeats."""
+
 
 class ObservedGateway(LLMGateway):
     """Makes attempts, each in a span `chat {model}`."""
 
     def __init__(self, tracing: Tracing, *given: Any, **named: Any) -> None:  # those of an `LLMGateway`
-        self._tracing = tracing
+        self._tracing, self._served_models = tracing, dict[str, set[str]]()
         super().__init__(*given, **named)
 
     async def _attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
@@ -52,9 +58,9 @@ class ObservedGateway(LLMGateway):
                 self._tell_content(call, known, request, response)
 
     def _answered(self, call: OpenSpan, response: PromptResponse) -> None:
-        usage, tokens = response.usage, self._tracing.instruments.tokens
+        usage, tokens, model = response.usage, self._tracing.instruments.tokens, self._model_of(response)
         known: dict[str, AttributeValue] = {
-            names.RESPONSE_MODEL: response.model_id,
+            names.RESPONSE_MODEL: model,
             names.FINISH_REASONS: [finish_reason_of(response)],
             names.INPUT_TOKENS: usage.input_tokens,
             names.OUTPUT_TOKENS: usage.output_tokens,
@@ -64,9 +70,17 @@ class ObservedGateway(LLMGateway):
         if usage.cache_write_tokens:
             known[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
         call.note(known)
-        call.label(names.RESPONSE_MODEL, response.model_id)
+        call.label(names.RESPONSE_MODEL, model)
         call.measure(tokens, usage.input_tokens, {names.TOKEN_TYPE: "input"})
         call.measure(tokens, usage.output_tokens, {names.TOKEN_TYPE: "output"})
+
+    def _model_of(self, response: PromptResponse) -> str:
+        """What an answer calls its model, or the name that was requested if the answer gives no name, or too many differ."""
+        name, known = response.served_model, self._served_models.setdefault(response.provider_id, set())
+        if name is None or (name not in known and (len(known) >= MAX_SERVED_MODELS or not _NAME.fullmatch(name))):
+            return response.model_id
+        known.add(name)
+        return name
 
     def _tell_content(
         self, call: OpenSpan, known: dict[str, AttributeValue], request: PromptRequest, response: PromptResponse | None

@@ -51,8 +51,18 @@ SCRIPT = (
 # --- off ---------------------------------------------------------------------------------------------------------------------
 
 
+async def test_off_writes_nothing_of_it(tmp_path: Path) -> None:
+    async with talking(tmp_path) as ada:
+        await ada.say(*SCRIPT)
+        assert await ada.intents() == []
+        assert await read_all(ada.ledgers.context) == []
+        completed = await read_all(ada.ledgers.ho2m, entry_type=events.TURN_COMPLETED)
+        assert [(e.payload["intent_id"], e.payload["projection_ref"]) for e in completed] == [(None, None)] * len(SCRIPT)
+
+
+@pytest.mark.soak
 async def test_off_runs_none_of_it(tmp_path: Path) -> None:
-    """`docs/context.md`: where the mode is off, no function of the Authority is called and nothing of it is written."""
+    """`docs/context.md`: where the mode is off, no function of the Authority is called."""
     called: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -66,10 +76,6 @@ async def test_off_runs_none_of_it(tmp_path: Path) -> None:
         finally:
             sys.setprofile(None)
         assert called == []
-        assert await ada.intents() == []
-        assert await read_all(ada.ledgers.context) == []
-        completed = await read_all(ada.ledgers.ho2m, entry_type=events.TURN_COMPLETED)
-        assert [(e.payload["intent_id"], e.payload["projection_ref"]) for e in completed] == [(None, None)] * len(SCRIPT)
 
 
 # --- shadow ------------------------------------------------------------------------------------------------------------------

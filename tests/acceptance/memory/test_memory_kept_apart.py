@@ -5,8 +5,8 @@ Explained in docs/memory.md.
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -80,20 +80,12 @@ async def talk(supervisor: HO2Supervisor) -> list[TurnResult]:
     ]
 
 
-@pytest.mark.parametrize("is_open", [False, True])
-async def test_where_memory_is_off_none_of_its_code_runs(tmp_path: Path, scripted: OpenRuntime, is_open: bool) -> None:
-    """Measured over whole turns on the event loop's thread, once with the memory plane open for the program alone."""
-    async with scripted(student()) as runtime:
-        with counted_calls() as seen:
-            results = await talk(runtime.supervisor())
-            await runtime.drain()
-    assert (of_memory(seen), [result.error for result in results]) == ([], [None] * 4)
-    assert not (tmp_path / "HOT").exists()
-    if not is_open:
-        return
+@asynccontextmanager
+async def memory_beside(directory: Path) -> AsyncIterator[tuple[HO2Supervisor, HO3Memory]]:
+    """A supervisor that uses no memory, beside a memory that is open for the program alone."""
     async with (
-        HO3Memory.open(tmp_path / "apart", ledger_config=QUICK) as memory,
-        open_ledgers(**places(tmp_path / "apart"), config=QUICK, also=memory.ledgers) as ledgers,
+        HO3Memory.open(directory, ledger_config=QUICK) as memory,
+        open_ledgers(**places(directory), config=QUICK, also=memory.ledgers) as ledgers,
     ):
         supervisor = HO2Supervisor(
             agent_class="ADMIN",
@@ -103,14 +95,38 @@ async def test_where_memory_is_off_none_of_its_code_runs(tmp_path: Path, scripte
             config=HO2Config(ho3_enabled=False),
             ho3_memory=memory,
         )
-        with counted_calls() as seen:
-            results = await talk(supervisor)
-        assert (of_memory(seen), [result.error for result in results]) == ([], [None] * 4)
+        yield supervisor, memory
+
+
+async def test_where_memory_is_off_turns_write_nothing_to_it(tmp_path: Path, scripted: OpenRuntime) -> None:
+    async with scripted(student()) as runtime:
+        results = await talk(runtime.supervisor())
+        await runtime.drain()
+    assert [result.error for result in results] == [None] * 4
+    assert not (tmp_path / "HOT").exists()
+    async with memory_beside(tmp_path / "apart") as (supervisor, memory):
+        results = await talk(supervisor)
+        assert [result.error for result in results] == [None] * 4
         assert (memory.signals.position, memory.overlays.position) == (0, 0)
         with pytest.raises(CallerError, match="ho3_enabled"):
             await supervisor.run_consolidation([QUESTIONS], namespace=ADA)
 
 
+@pytest.mark.soak
+async def test_where_memory_is_off_none_of_its_code_runs(tmp_path: Path, scripted: OpenRuntime) -> None:
+    """Measured over whole turns on the event loop's thread, once with the memory plane open for the program alone."""
+    async with scripted(student()) as runtime:
+        with counted_calls() as seen:
+            await talk(runtime.supervisor())
+            await runtime.drain()
+    assert of_memory(seen) == []
+    async with memory_beside(tmp_path / "apart") as (supervisor, _):
+        with counted_calls() as seen:
+            await talk(supervisor)
+    assert of_memory(seen) == []
+
+
+@pytest.mark.soak
 async def test_where_memory_is_on_the_same_measurement_sees_it(scripted: OpenRuntime) -> None:
     """The counter above can count: with memory on, its code runs; in a turn with `memory=False` it does not."""
     async with scripted(student(), ho3_enabled=True) as runtime:

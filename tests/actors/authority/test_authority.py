@@ -552,6 +552,7 @@ async def calls_of_turn(ada: Talk, message: str) -> int:
     return count
 
 
+@pytest.mark.soak
 async def test_a_turn_costs_the_same_in_a_long_session(tmp_path: Path) -> None:
     # A budget that is full by the twentieth turn: what is shown stops growing, and so must everything else.
     async with talking(tmp_path, admission="newest_first", context_budget=200, **ENFORCE) as ada:

@@ -29,9 +29,13 @@ class TestPipe:
             start("chat", "--session", row["session_id"], cwd=tmp_path), "thanks\n/session\n/cost\n/quit\nnot run\n"
         )
         assert outcome.code == 0
-        _, session, cost = outcome.out.splitlines()
+        _, session, cost, in_all = outcome.out.splitlines()
         assert session == f"{row['session_id']} of RESIDENT:bo; continue with: kitchener chat --session {row['session_id']}"
         assert cost.startswith("1 turn in this chat: ")
+        assert in_all.startswith("2 turns in this session: ")
+        earlier, now = (each.partition(": ")[2] for each in (cost, in_all))
+        assert earlier != now
+        assert cli("session", "show", row["session_id"]).out.splitlines()[-1] == f"in all: {now}"
         assert cli("session", "list", "--agent", "RESIDENT:bo", "--json").json[0]["turns"] == 2
 
     @pytest.mark.parametrize(

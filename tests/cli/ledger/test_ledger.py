@@ -12,6 +12,7 @@ from tests.acceptance.sessions.test_full_queues import SHORT_S, crowd
 from tests.cli.commands import finish, read_lines, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
+from tests.cli.permissions import deny
 
 SEGMENTED = Path(__file__).resolve().parents[2] / "vectors" / "segmented_with_trees"
 HO2M = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")
@@ -38,6 +39,49 @@ def test_verify_checks_every_ledger_under_the_root(filled: Cli, tmp_path: Path) 
     assert by_id["HO1M:ADMIN"]["ok"] is True
     text = filled("ledger", "verify").out
     assert f"ok       {tmp_path / HO2M}: {len(lines)} entries, head {lines[-1]['chain_hash']}, " in text
+
+
+def test_a_ledger_that_may_not_be_read_is_not_called_damaged(
+    filled: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: it was, and the exit code was 6."""
+    deny(monkeypatch, tmp_path / HO2M, "open")
+    outcome, text = filled("ledger", "verify", "--json"), filled("ledger", "verify")
+    assert (outcome.code, outcome.json["ok"], text.code) == (2, False, 2)
+    problem = "permission denied; give this user the right to read and write it"
+    assert outcome.json["unread"] == [{"path": str(tmp_path / HO2M), "problem": problem}]
+    assert all(each["ok"] for each in outcome.json["ledgers"])
+    assert text.out.splitlines()[-1] == f"unread   {tmp_path / HO2M}: {problem}"
+    assert filled("ledger", "verify", ".kitchener/HO2").code == 2
+    with HO2M.with_name("context.jsonl").open("ab") as other:
+        other.write(b"damage\n")
+    assert filled("ledger", "verify").code == 6
+
+
+def test_a_head_of_a_ledger_that_may_not_be_read_is_not_signed(
+    filled: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the ledger was called damaged, with exit code 6."""
+    filled("ledger", "key", "--new", "signing.pem")
+    monkeypatch.setenv("KITCHENER_LEDGER__SIGNING_KEY", str(tmp_path / "signing.pem"))
+    deny(monkeypatch, tmp_path / HO2M, "open")
+    outcome = filled("ledger", "checkpoint")
+    assert outcome.code == 2
+    assert outcome.out.splitlines()[-1].startswith(f"unread   {tmp_path / HO2M}: permission denied; ")
+
+
+@pytest.mark.parametrize("command", ["ledger verify", "ledger verify .kitchener", "audit leaks", "mcp list"])
+def test_a_folder_that_may_not_be_read_is_not_passed_over(
+    filled: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Regression: its ledgers were left out without a word."""
+    others = tmp_path / ".kitchener/HO2/OTHER"
+    shutil.copytree(tmp_path / HO2M.parent, others)
+    deny(monkeypatch, others, "scandir", "stat")
+    outcome = filled(*command.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.endswith(": permission denied; run this command as a user who has access\n")
+    assert ".kitchener/HO2/OTHER" in outcome.err
 
 
 def test_verify_names_files_that_are_no_ledgers_and_finds_no_damage_in_them(filled: Cli, tmp_path: Path) -> None:

@@ -53,6 +53,22 @@ async def test_a_signal_goes_to_the_command_as_long_as_it_asks_for_more(number: 
     assert seen == [number, number]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_is_again_for_whom_it_was_after_a_command(number: signal.Signals) -> None:
+    """Regression: on asyncio, SIGTERM ended a command that was closing its ledgers with 143."""
+
+    def own(_: int, __: object) -> None: ...
+
+    before = signal.signal(number, own)
+    try:
+        with anyio.fail_after(5):
+            async with on_signal(lambda _: None):
+                pass
+        assert signal.getsignal(number) is own
+    finally:
+        signal.signal(number, before)
+
+
 async def test_the_end_of_a_terminal_counts_once_and_not_where_it_is_ignored() -> None:
     """A terminal and its shell may each tell that it is closed. With `nohup` neither is heard."""
     seen: list[signal.Signals] = []

@@ -99,6 +99,7 @@ def calls_of(index: LexicalIndex, question: str) -> int:
     return calls
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("sessions", [1, 40])
 def test_a_ranking_costs_the_same_among_many_turns_as_among_some(sessions: int) -> None:
     """Where all turns share their words, and are of one session or of many."""

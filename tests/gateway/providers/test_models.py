@@ -5,9 +5,10 @@ One suite for both kinds: the adapter of our own, and the vendors' library, here
 
 import logging
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, closing
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from pydantic_ai.exceptions import ContentFilterError, ModelHTTPError, UserError
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.gateway.providers.library.models import translated
+from kitchener.gateway.providers.library.model_errors import translated
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import Told, ask, cancel_a_reader, read_until_error
@@ -264,10 +265,49 @@ async def test_a_connection_that_ends_early_is_told_in_our_words(raw: bytes, det
     assert (await failure_after(raw)).detail.startswith(detail)
 
 
-@only_our_own
-async def test_an_answer_that_is_not_http_names_base_url() -> None:
-    failed = await failure_after(b"SSH-2.0-OpenSSH_9\r\n")
-    assert failed.detail == "the answer is not valid HTTP (Bad status line); check `base_url`"
+async def test_an_answer_that_is_not_http_names_base_url(kind: str) -> None:
+    failed = await failure_after(b"SSH-2.0-OpenSSH_9\r\n\r\n")
+    what = "Bad" if kind == "openai_compatible" else "illegal"
+    assert failed.detail == f"the answer is not valid HTTP ({what} status line); check `base_url`"
+
+
+async def test_https_to_a_port_that_speaks_http_says_so() -> None:
+    async def answer(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        failed = await failure_at(f"https://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/v1")
+        tasks.cancel_scope.cancel()
+    assert failed.reason == "connection"
+    assert re.fullmatch(
+        r"no TLS connection to 127\.0\.0\.1:\d+: what listens there does not speak TLS; try http:// in place of https://",
+        failed.detail,
+    )
+
+
+async def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://user:some-word@127.0.0.1:9")
+    failed = await failure_at("http://model.example/v1")
+    assert (failed.reason, failed.detail) == ("connection", "cannot connect to the proxy 127.0.0.1:9: connection refused")
+
+
+async def test_an_endpoint_that_takes_no_connection_is_a_timeout_without_words_of_the_client() -> None:
+    with closing(socket.socket()) as listener, ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)  # the system answers nobody while its queue is full
+        for _ in range(4):
+            client = waiting.enter_context(closing(socket.socket()))
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        local = provider(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", timeout_s=0.3)
+        async with build_providers(RouterConfig(providers={"it": local})) as providers:
+            with pytest.raises(ProviderError) as caught, anyio.fail_after(20):
+                await providers["it"].complete(ask())
+    assert caught.value.reason == "timeout"
+    assert caught.value.detail.startswith("no connection to the endpoint in time: it, or a firewall in front of it, does not")
 
 
 async def failure_after(raw: bytes) -> ProviderError:
@@ -282,12 +322,16 @@ async def failure_after(raw: bytes) -> ProviderError:
 
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, answer)
-        local = provider(f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/v1", **_ONE_ATTEMPT)
-        config = RouterConfig(default_provider="local", providers={"local": local})
-        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
-            failed = await failure_of(gateway)
+        failed = await failure_at(f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/v1")
         tasks.cancel_scope.cancel()
     return failed
+
+
+async def failure_at(url: str) -> ProviderError:
+    """The failure of a call to this address."""
+    config = RouterConfig(default_provider="local", providers={"local": provider(url, **_ONE_ATTEMPT)})
+    async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+        return await failure_of(gateway)
 
 
 async def test_a_hanging_server_is_a_timeout_and_its_connection_is_closed() -> None:
@@ -361,11 +405,9 @@ async def test_a_provider_without_a_model_of_its_own_needs_one_in_the_request() 
 async def test_a_server_that_is_not_there_is_a_connection_failure() -> None:
     async with served() as (server, _):
         url = server.url
-    config = RouterConfig(default_provider="gone", providers={"gone": provider(url, max_retries=0)})
-    async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
-        failed = await failure_of(gateway)
+    failed = await failure_at(url)
     assert failed.reason == "connection"
-    assert re.match(r"\w*Connect\w*Error: |cannot connect to 127\.0\.0\.1:\d+: connection refused$", failed.detail)
+    assert re.fullmatch(r"cannot connect to 127\.0\.0\.1:\d+: connection refused", failed.detail)
     assert url not in failed.detail
 
 

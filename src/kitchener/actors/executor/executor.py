@@ -187,11 +187,13 @@ class HO1Executor:
         """Returns the output of one more model call. Its last message says why the first answer was invalid."""
         response = await run.call_model(contract, variables, messages, NO_TOOLS)
         output = _checked(contract, response, plain_text=run.makes_reply)
-        if isinstance(output, str):
+        if not isinstance(output, str):
+            return output
+        if contract.is_asked and self._policy_version > 10:
             raise WorkOrderFailed(
-                "OUTPUT_SCHEMA", f"the output breaks the output_schema of {contract.contract_id} twice: {output}"
+                "OUTPUT_SCHEMA", f"neither the reply nor its repair fits the schema that its caller asks for: {output}"
             )
-        return output
+        raise WorkOrderFailed("OUTPUT_SCHEMA", f"the output breaks the output_schema of {contract.contract_id} twice: {output}")
 
     async def _converse(
         self,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kitchener.config import HO2Config
 from kitchener.criteria import is_for_model, is_met
 from kitchener.records.entries import GateDecision
+from kitchener.records.events import POLICY_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,20 @@ class QualityGate:
 
     Acceptance criteria are texts of the form `min_chars:N`, `max_chars:N`, `contains:TEXT` or `not_contains:TEXT`, applied
     to the reply. Any other criterion is never met; settings, tools and `handle_turn` refuse it.
+
+    Args:
+        config: the settings of the agent class
+        policy_version: version of the rules that turns follow
     """
 
-    def __init__(self, config: HO2Config) -> None:
-        self._config = config
+    def __init__(self, config: HO2Config, policy_version: int = POLICY_VERSION) -> None:
+        self._config, self._policy_version = config, policy_version
 
     def verify(
         self, output_result: Mapping[str, object] | None, acceptance_criteria: Sequence[str], wo_id: str
     ) -> QualityGateResult:
         """Accepts or rejects the output of a synthesize work order."""
-        problem = _problem(output_result)
+        problem = _problem(output_result, self._policy_version)
         if problem is not None or not acceptance_criteria:
             return QualityGateResult("reject" if problem else "accept", problem or "all checks passed", wo_id)
         text = str((output_result or {}).get("response_text", ""))
@@ -57,7 +62,7 @@ class QualityGate:
         return QualityGateResult("reject", f"acceptance {what} not met: {'; '.join(unmet)}", wo_id, unmet)
 
 
-def _problem(output: Mapping[str, object] | None) -> str | None:
+def _problem(output: Mapping[str, object] | None, policy_version: int) -> str | None:
     if output is None:
         return "there is no output"
     if not output:
@@ -65,6 +70,7 @@ def _problem(output: Mapping[str, object] | None) -> str | None:
     if output.get("error"):
         return f"the output marks an error: {output['error']}"
     text = output.get("response_text")
-    if not isinstance(text, str) or not text.strip():
-        return "the output has no response_text"
-    return None
+    if isinstance(text, str) and text.strip():
+        return None
+    is_plain = isinstance(text, str) and policy_version > 10
+    return "the reply is empty" if is_plain else "the output has no response_text"

@@ -48,7 +48,7 @@ from kitchener.tuning import OWN_MODELS
 
 _HELP: Final = """\
 /memory    what recurs, how near it is to being learned, and what was learned
-/cost      what this chat has used, also in cancelled turns, and what that costs
+/cost      what this chat and its session have used, also in cancelled turns, and what that costs
 /session   which session this is, and how to continue it
 /why       what the last reply saw, and what was left out
 /prompt    what the models were asked for it, word for word; `/prompt N` only the N-th request
@@ -140,10 +140,15 @@ class _ChatLoop:
     status: StatusLine = field(default_factory=StatusLine)
     attached: list[FilePart] = field(default_factory=list)
     """Files that are sent with the next message."""
+    is_continued: bool = field(init=False)
+    """Whether the chat continues a session that began before it."""
     _everything: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _turn: anyio.CancelScope | None = None
     _was_cancelled: bool = False
     """Whether the last message's turn was cancelled."""
+
+    def __post_init__(self) -> None:
+        self.is_continued = self.session_id is not None
 
     async def run(self) -> None:
         """Handles lines until the input ends, `/quit`, or an interrupt."""
@@ -301,14 +306,20 @@ class _ChatLoop:
     async def _cost(self) -> str:
         turns = counted(self.turns + self.cancelled, "turn")
         cancelled = f", {self.cancelled} cancelled" if self.cancelled else ""
-        agent_class = self.supervisor.agent_class
-        used = Spending()
-        if self.session_id is not None:
-            if self.cancelled:  # the record of the cancelled turn may not be committed yet
-                await self.commit()
-            spent = await read_spending(self.context.paths, agent_class, self.session_id, self.began)
-            used = in_all(spent.values())
-        return f"{turns} in this chat{cancelled}: {used.text()}"
+        if self.session_id is not None and self.cancelled:  # the record of the cancelled turn may not be committed yet
+            await self.commit()
+        told = f"{turns} in this chat{cancelled}: {await self._spent(self.began)}"
+        if not self.is_continued or self.session_id is None:
+            return told
+        in_session = counted(await self.context.count_turns(self.session_id), "turn")
+        return f"{told}\n{in_session} in this session: {await self._spent()}"
+
+    async def _spent(self, since: str = "") -> str:
+        """What the session has used from a time on, ISO time; "": from its beginning on."""
+        if self.session_id is None:
+            return Spending().text()
+        spent = await read_spending(self.context.paths, self.supervisor.agent_class, self.session_id, since)
+        return in_all(spent.values()).text()
 
     def _session(self) -> str:
         if self.session_id is None:

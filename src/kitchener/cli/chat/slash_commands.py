@@ -90,6 +90,11 @@ class ChatContext:
         turns = [entry.entity_id for entry in past.entries if entry.entry_type in ends]
         return turns[-1] if turns else None
 
+    async def count_turns(self, session_id: str) -> int:
+        """The number of turns that the session has begun, in this chat and before it."""
+        past = await read_past(self.paths, session_id, self.supervisor.agent_class)
+        return sum(entry.entry_type == events.TURN_STARTED for entry in past.entries)
+
     async def _intents(self, session_id: str) -> str:
         state, resolution = await self._resolved(session_id)
         if not state.intents:

@@ -22,7 +22,7 @@ from cyclopts.validators import Number
 
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.content.content import content_lines
-from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
+from kitchener.cli.exits import DAMAGED, NEGATIVE, OK, USAGE
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
@@ -69,8 +69,9 @@ def verify(
     root the stored images and files.
 
     Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Names other
-    `*.jsonl` files, such as an export, and skips them. Exits with 6 if there is a fault, and with 1 if PATH is a directory
-    without a ledger; a root without one is new. Changes nothing, and does not disturb a process that writes.
+    `*.jsonl` files, such as an export, and skips them. Exits with 6 if there is a fault, with 2 if a ledger may not be read,
+    and with 1 if PATH is a directory without a ledger; a root without one is new. Changes nothing, and does not disturb a
+    process that writes.
 
     For example:
 
@@ -216,36 +217,45 @@ def _print_accepted(
 
 async def _verify(options: Options, path: Path | None, public_key: str | None, jobs: int | None, *, is_json: bool) -> int:
     files, others = _files(options, path)
-    reports = []
+    reports, unread = list[VerifyReport](), list[LedgerPathError]()
     for number, file in enumerate(files, 1):
         progress = _Progress(f"{number}/{len(files)}  {file}")
         try:
             report = await verify_ledger(file, jobs=jobs, progress=progress, public_key=public_key)
         except LedgerPathError as error:
+            progress.clear()
+            if isinstance(error.__cause__, PermissionError):  # that says nothing about the ledger
+                unread.append(error)
+                continue
             report = unreadable(file, error)
         progress.clear()
         reports.append(report)
         if not is_json:
             print_text(_line(report))
-    content = await check_content(options.load().config) if path is None and all(report.ok for report in reports) else None
-    is_fine = all(report.ok for report in reports) and not (content is not None and content.faults)
+    is_fine = all(report.ok for report in reports)
+    content = await check_content(options.load().config) if path is None and is_fine and not unread else None
+    is_fine = is_fine and not (content is not None and content.faults)
+    code = DAMAGED if not is_fine else USAGE if unread else _code_for(len(reports), path)
     if is_json:
         faults = [each._asdict() for each in content.faults] if content is not None else []
         told = {"ledgers": [_report_as_json(report) for report in reports], "skipped": list(map(str, others))}
-        print_json({"ok": is_fine, **told, "content_faults": faults})
-        return _exit_code(is_fine=is_fine, has_ledgers=bool(reports), path=path)
+        problems = [{"path": each.path, "problem": each.problem} for each in unread]
+        print_json({"ok": is_fine and not unread, **told, "unread": problems, "content_faults": faults})
+        return code
+    for denied in unread:
+        print_text(f"unread   {denied}")
     for each in others:
         print_text(f"skipped  {each}: not a ledger, because it does not begin like one")
-    if not reports:
+    if not reports and not unread:
         print_text("no ledgers yet" if path is None else f"no ledgers in {path}")
     elif content is not None and (content.parts or content.orphans):
         print_text("\n".join(content_lines(content)))
-    return _exit_code(is_fine=is_fine, has_ledgers=bool(reports), path=path)
+    return code
 
 
-def _exit_code(*, is_fine: bool, has_ledgers: bool, path: Path | None) -> int:
+def _code_for(ledgers: int, path: Path | None) -> int:
     # A directory that the user names should contain ledgers; a new root has none yet.
-    return DAMAGED if not is_fine else OK if has_ledgers or path is None else NEGATIVE
+    return OK if ledgers or path is None else NEGATIVE
 
 
 def _files(options: Options, path: Path | None) -> FilesBelow:

@@ -12,7 +12,7 @@ import anyio
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from kitchener.cli.exits import DAMAGED, OK, CommandFailed
+from kitchener.cli.exits import DAMAGED, OK, USAGE, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, TurnArgument
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.written_files import check_output, write_output
@@ -107,7 +107,9 @@ def checkpoint(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
         if head is not None:
             heads.append((path, head))
     _print_heads(signer, heads, faults, is_json=json)
-    return DAMAGED if faults else OK
+    if all(isinstance(each.__cause__, PermissionError) for each in faults):
+        return USAGE if faults else OK
+    return DAMAGED
 
 
 def proof(
@@ -226,7 +228,7 @@ def _print_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: l
     for path, head in heads:
         print_text(f"signed   {path}: entry {head.seq:,}, head {head.chain_hash}, by {head.signer}")
     for fault in faults:
-        print_text(f"damaged  {fault!s}")
+        print_text(f"{'unread ' if isinstance(fault.__cause__, PermissionError) else 'damaged'}  {fault!s}")
     if not heads and not faults:
         print_text("no entries yet, nothing to sign")
 

@@ -32,10 +32,10 @@ async def on_signal(first: Callable[[signal.Signals], bool | None]) -> AsyncIter
     If `first` returns True, it is called for the next signal, too. Otherwise the next signal ends the process at once, without
     waiting for the work that the first one started. The ledgers survive this like a crash.
     """
-    before = signal.getsignal(signal.SIGINT)
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
 
     async def watch(*, task_status: anyio.abc.TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(*numbers) as signals:
@@ -53,6 +53,7 @@ async def on_signal(first: Callable[[signal.Signals], bool | None]) -> AsyncIter
             yield
         finally:
             tasks.cancel_scope.cancel()
-    # An event loop restores Python's own handler, not the one that it found.
-    if before is not None:
-        signal.signal(signal.SIGINT, before)
+    # An event loop restores Python's own handlers, not those that it found.
+    for number, handler in before.items():
+        if handler is not None:
+            signal.signal(number, handler)

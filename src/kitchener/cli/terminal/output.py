@@ -110,13 +110,19 @@ class StandardError:
 
 def print_json(value: object) -> None:
     """Prints the one JSON value of a `--json` command. Escapes characters that could harm a terminal; the value stays exact."""
-    _status.json_values += 1
+    _status.has_printed_json = True
     _write(sys.stdout, json_text(value) + "\n")
 
 
-def json_values() -> int:
-    """How many JSON values this process has printed."""
-    return _status.json_values
+def begin_command() -> None:
+    """Forgets what an earlier command of this process has printed."""
+    _status.has_printed_json = False
+
+
+def print_json_failure(kind: str, message: str) -> None:
+    """Prints the JSON value of a `--json` command that failed, unless the command has printed its value."""
+    if not _status.has_printed_json:
+        print_json({"error": {"kind": kind, "message": message}})
 
 
 def json_text(value: object) -> str:
@@ -140,10 +146,10 @@ def _escaped(text: str) -> str:
 
 
 class _Status:
-    """Tracks what was printed last: whether the terminal's current line is a status line, and how many JSON values came."""
+    """Tracks what was printed: whether the terminal's current line is a status line, and whether the command's value came."""
 
     is_shown = False
-    json_values = 0
+    has_printed_json = False
 
 
 _status = _Status()

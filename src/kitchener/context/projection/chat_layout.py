@@ -15,8 +15,8 @@ from kitchener.context.fold.items import Item, place_of, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
 from kitchener.context.lexical.questions import asks
-from kitchener.context.projection.offered import ShownTurns, groups_of, once, placed_order, recent_turns
-from kitchener.context.projection.packer import Packer, PlacedItem
+from kitchener.context.projection.offered import ShownTurns, groups_of, once, recent_turns
+from kitchener.context.projection.packer import Packer, PlacedItem, placed_order
 from kitchener.context.projection.window import Window, first_recent, kept_recent
 from kitchener.context.ruleset import Ruleset
 from kitchener.records.ref import Ref
@@ -52,11 +52,10 @@ class ChatLayout:
         self.ruleset, self.estimate, self._grade = ruleset, estimate, grade
         self._window = Window.under(ruleset)
         self._recent_kept = kept_recent(ruleset.recent_turns, ruleset.evict_to) if ruleset.is_steady else None
-        self.terse = partial(terse, estimate=estimate) if ruleset.is_terse else None
 
     def pack(
         self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
-    ) -> "ShownTurns":
+    ) -> ShownTurns:
         """Packs the newest turns as a history of chat messages, and then other turns and evidence that match the message."""
         turns = reach.turns if reach.turns is not None else []
         newest = recent_turns(state, reach, first_recent(state.turn_list, self.ruleset.recent_turns, self._recent_kept))
@@ -71,7 +70,7 @@ class ChatLayout:
             said = self._longer_newest(said, packer)
         else:
             said = _whole_newest_before_10(said, state.turns, packer.free)
-        evidence = once(recalled, state, reach, newest, self.terse) if recalled else ()
+        evidence = self.evidence(recalled, state, reach, newest)
         positions = dict[str, int]()
         matches_beside = partial(self._matches, turns, evidence, message, active, positions)
         seen, wanted = list[tuple[Item, float]](), 0
@@ -95,6 +94,13 @@ class ChatLayout:
             left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
             placed = tuple(sorted((*left_out, *history, *found), key=placed_order))
         return ShownTurns(placed, (*newest, *evidence), positions, history, cut_by)
+
+    def evidence(self, recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]) -> Sequence[Item]:
+        """What was recalled, each piece once, with short labels, without eligible turns and without the newest turns."""
+        if not recalled:
+            return ()
+        found = once(recalled, state, reach, newest)
+        return [terse(item, self.estimate) for item in found] if self.ruleset.is_terse else found
 
     def _longer_newest(self, said: Sequence[Item], packer: Packer) -> Sequence[Item]:
         """The history, with more of each long item of its newest turn that takes at most half of the free tokens.

@@ -1,6 +1,6 @@
 """Collects the turns and the evidence that a projection may show. This module does not choose among them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, overload
 
 from kitchener.context.fold.items import Item, recent
@@ -39,21 +39,15 @@ def recent_turns(state: ContextState, reach: Reach, first: int) -> tuple[Item, .
     return tuple([recent(item) for item in newest if item.intent_id not in own])
 
 
-def once(
-    recalled: Sequence[Item],
-    state: ContextState,
-    reach: Reach,
-    newest: Sequence[Item],
-    terse: Callable[[Item], Item] | None,
-) -> tuple[Item, ...]:
-    """Each piece of evidence once, without eligible turns and without the newest turns; `terse` makes it shorter."""
+def once(recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]) -> tuple[Item, ...]:
+    """Each piece of evidence once, without eligible turns and without the newest turns."""
     own, taken = {record.intent_id for record in reach.intents}, {item.ref for item in newest}
     first: dict[Ref, Item] = {}
     for item in recalled:
         turn = state.turns.get(item.entity_id)
         if item.ref not in taken and (turn is None or turn.ref != item.ref or turn.intent_id not in own):
             first.setdefault(item.ref, item)
-    return tuple(first.values()) if terse is None else tuple(map(terse, first.values()))
+    return tuple(first.values())
 
 
 def groups_of(evidence: Sequence[Item]) -> dict[str, list[Item]]:
@@ -73,7 +67,3 @@ class ShownTurns(NamedTuple):
     positions: Mapping[str, int]
     history: tuple[PlacedItem, ...] | None = None
     cut_by: int = 0
-
-
-def placed_order(placed: PlacedItem) -> tuple[str, str, str]:
-    return placed.item.place

@@ -12,7 +12,8 @@ from kitchener.context.fold.items import TIER_DEFERRED, Item, turn_of
 from kitchener.context.projection.days import Days
 from kitchener.records.entries import SuppressReason
 
-_placed_order: Final = attrgetter("item.place")
+placed_order: Final = attrgetter("item.place")
+"""The sort key of placed turns and evidence: from old to new."""
 
 Form = Literal["FULL", "STUB", "NONE"]
 
@@ -161,7 +162,7 @@ class Packer:
                 break
         for unit, short_by in missed:
             placed += self._stub_all(unit, short_by)
-        placed.sort(key=_placed_order)
+        placed.sort(key=placed_order)
         return tuple(placed)
 
     def pack_history(self, said: Sequence[Item], wanted: int) -> tuple[tuple[PlacedItem, ...], Sequence[Item], int]:
@@ -223,7 +224,7 @@ class Packer:
     def pack_everything(self, items: Iterable[Item]) -> tuple[PlacedItem, ...]:
         """Packs turns and evidence in full; the caller has checked that all fit."""
         placed = self._show([*items])
-        placed.sort(key=_placed_order)
+        placed.sort(key=placed_order)
         return tuple(placed)
 
     def _stub_all(self, unit: Sequence[Item], short_by: int) -> list[PlacedItem]:

@@ -30,8 +30,8 @@ from kitchener.context.intents.reachability import Reach, reach_from
 from kitchener.context.intents.transitions import BRIDGE_OBJECTIVE
 from kitchener.context.projection.chat_layout import ChatLayout, Grade
 from kitchener.context.projection.days import Days, NoDays
-from kitchener.context.projection.offered import Joined, ShownTurns, groups_of, once, placed_order, recent_turns
-from kitchener.context.projection.packer import Packer, PlacedItem
+from kitchener.context.projection.offered import Joined, ShownTurns, groups_of, recent_turns
+from kitchener.context.projection.packer import Packer, PlacedItem, placed_order
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
 from kitchener.media.media_types import accepts
@@ -243,12 +243,12 @@ class Projector:
 
     def _pack_text(
         self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
-    ) -> "ShownTurns":
+    ) -> ShownTurns:
         """Packs turns and evidence for one text."""
         turns = reach.turns if reach.turns is not None else []
         newest = recent_turns(state, reach, newest_from(state.turn_list, self.ruleset.recent_turns))
         recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), message, "", packer)]
-        evidence = once(recalled, state, reach, newest, self._chat.terse) if recalled else ()
+        evidence = self._chat.evidence(recalled, state, reach, newest)
         placed, positions = self._pack_turns(turns, evidence, message, active, packer)
         if newest:
             placed = tuple(sorted((*recent_placed, *placed), key=placed_order))
@@ -309,7 +309,7 @@ class Projector:
     def _pack_turns(
         self, turns: list[Item], evidence: Sequence[Item], message: str, active: str | None, packer: Packer
     ) -> tuple[tuple[PlacedItem, ...], Mapping[str, int]]:
-        """Packs tier 6 and evidence; also returns the positions of the ranked turns."""
+        """Packs tier 8 and evidence; also returns the positions of the ranked turns."""
         if active is not None:
             by_age = self.ruleset.admission == "newest_first"
             offered: Sequence[Item] = turns if by_age or not evidence else Joined(turns, evidence)

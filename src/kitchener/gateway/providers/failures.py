@@ -1,6 +1,9 @@
 """Turns what an endpoint answers in place of a reply into reasons and short texts, for every kind of real provider."""
 
+import os
 import re
+import socket
+import ssl
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Final
@@ -17,7 +20,10 @@ CUT_OFF: Final = (
     "have a shorter time limit: see its log"
 )
 LOST: Final = "the connection to the endpoint was lost"
-"""What is said of a connection that ended too early, by every kind of real provider."""
+NO_CONNECTION_IN_TIME: Final = (
+    "no connection to the endpoint in time: it, or a firewall in front of it, does not answer; check `base_url` and the network"
+)
+"""What is said of a connection that was not made or ended too early, by every kind of real provider."""
 
 _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
     401: "authentication",
@@ -51,6 +57,39 @@ _NOT_THERE: Final = (404, 405)
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 _WEB_PAGE: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _TITLE: Final = re.compile(r"<title[^<>]{0,100}>([^<]{0,200})", re.IGNORECASE)
+
+
+def told_of_connect(host: str, port: object, error: OSError, *, is_proxy: bool = False) -> str:
+    """Returns why there is no connection to an address, of which only host and port are shown: the rest may be long."""
+    place = f"{host}:{port}"
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"the certificate of {place} is not trusted: {error.verify_message}"
+        case ssl.SSLError():
+            if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+                return f"no TLS connection to {place}: what listens there does not speak TLS; try http:// in place of https://"
+            return f"no TLS connection to {place}: {error.reason or error}"
+        case socket.gaierror():
+            return f"the host {host!r} cannot be found: {error.strerror or error}"
+    return f"cannot connect to {'the proxy ' if is_proxy else ''}{place}: {problem_of_socket(error)}"
+
+
+def problem_of_socket(error: OSError) -> str:
+    """Returns the operating system's description of an error. asyncio replaces it with the address, and joins those of several
+    attempts."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno).lower()
+
+
+def told_of_protocol(problem: str) -> str:
+    """Returns the error text for an answer that is not HTTP."""
+    return f"the answer is not valid HTTP ({problem}); check `base_url`"
+
+
+def told_of_proxy(status: object, phrase: str) -> str:
+    """Returns the error text for a proxy that does not connect to the endpoint, with the status that it answered."""
+    return f"the proxy refused a connection to the endpoint: HTTP {status}: {phrase}"
 
 
 def reason_of(status: int, body: object) -> ProviderReason:

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import orjson
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
+from anyio.abc import SocketAttribute
 from anyio.streams.tls import TLSListener
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -382,33 +382,6 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypat
             pass
     assert caught.value.key == "router.providers.it.api_key"
     assert "cret" not in f"{caught.value!r}{caught.value}"
-
-
-async def test_https_to_a_port_that_speaks_http_says_so() -> None:
-    async def answer(stream: SocketStream) -> None:
-        async with stream:
-            await stream.receive()
-            await stream.send(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, answer)
-        async with opened(f"https://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/v1") as provider:
-            with pytest.raises(ProviderError) as caught:
-                await provider.complete(ask())
-        tasks.cancel_scope.cancel()
-    assert caught.value.reason == "connection"
-    assert caught.value.detail.endswith("does not speak TLS; try http:// in place of https://")
-
-
-async def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://user:some-word@127.0.0.1:9")
-    async with opened("http://model.example/v1") as provider:
-        with pytest.raises(ProviderError) as caught:
-            await provider.complete(ask())
-    assert (caught.value.reason, caught.value.detail) == (
-        "connection",
-        "cannot connect to the proxy 127.0.0.1:9: connection refused",
-    )
 
 
 async def test_a_private_certificate_is_trusted_only_with_its_ca_file(tmp_path: Path) -> None:

@@ -7,16 +7,12 @@ unsent. `request_body.py` and `answer_reader.py` have the format. Explained in `
 """
 
 import hashlib
-import os
-import socket
-import ssl
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, get_args
 from urllib.parse import urlsplit
 
-import aiohttp
 import anyio
 import orjson
 
@@ -24,6 +20,7 @@ from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
+from kitchener.gateway.providers.chat_completions.connection_failures import told_of
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.transport import (
@@ -32,7 +29,7 @@ from kitchener.gateway.providers.chat_completions.transport import (
     StatusError,
     open_transport,
 )
-from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED, error_in, hide, reason_of, redacted_line, told_by
+from kitchener.gateway.providers.failures import error_in, hide, reason_of, redacted_line, told_by
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
@@ -46,8 +43,6 @@ OPENAI_HOSTS: Final = ("api.openai.com", "openai.azure.com")
 _OPTIONAL: Final[tuple[OptionalField, ...]] = get_args(OptionalField)
 _NAMES: Final = {"response_format": ("response_format", "json_schema"), "tool_call_id": ("Tool call id was",)}
 """Words that name a field in an error text, if they are not the field's own name."""
-_IS_CUT: Final = "payload is not completed"
-"""aiohttp's words for a body whose connection ended. It has one class for all that is wrong with a body."""
 _log = get_logger(__name__)
 
 REMEMBERED_MODELS: Final = 64
@@ -229,7 +224,7 @@ class ChatEndpoint:
                 retry_after_s=error.retry_after_s,
             )
         reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
-        detail = _failure_text(error).replace(self._transport.url, "the endpoint")
+        detail = told_of(error).replace(self._transport.url, "the endpoint")
         return ProviderError(self._provider_id, reason, redacted_line(detail, self._redaction))
 
 
@@ -314,53 +309,3 @@ async def open_chat_endpoint(provider_id: str, config: ProviderConfig, sent: Sen
 def is_of_openai(url: str) -> bool:
     """Whether an address is OpenAI's own endpoint, or Azure's of its models."""
     return (urlsplit(url).hostname or "").endswith(OPENAI_HOSTS)
-
-
-def _failure_text(error: Exception) -> str:
-    """What happened to a request that got no answer, or lost the rest of one, in one sentence without a full stop.
-
-    aiohttp's own texts name its classes and TLS settings, and omit the operating system's description. An address appears as
-    host and port only, because the rest may be long.
-    """
-    match error:
-        case aiohttp.ClientConnectorError():
-            return _connect_failure_text(error, f"{error.host}:{error.port}")
-        case aiohttp.ServerDisconnectedError():
-            return NOT_ANSWERED
-        case aiohttp.ClientPayloadError() if _IS_CUT in str(error):
-            return CUT_OFF
-        case aiohttp.ClientOSError():
-            return f"{LOST}: {_problem_of_socket(error)}"
-        case aiohttp.ClientHttpProxyError():
-            return f"the proxy refused a connection to the endpoint: HTTP {error.status}: {error.message}"
-        case aiohttp.ClientResponseError():
-            problem = error.message.partition("\n")[0].rstrip(":")
-            return f"the answer is not valid HTTP ({problem}); check `base_url`"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _connect_failure_text(error: aiohttp.ClientConnectorError, place: str) -> str:
-    match error:
-        case aiohttp.ClientConnectorCertificateError():
-            return f"the certificate of {place} is not trusted: {_problem_of_certificate(error.certificate_error)}"
-        case aiohttp.ClientConnectorSSLError():
-            reason = getattr(error.os_error, "reason", None)
-            if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
-                return f"no TLS connection to {place}: what listens there does not speak TLS; try http:// in place of https://"
-            return f"no TLS connection to {place}: {reason or error.os_error}"
-        case aiohttp.ClientConnectorDNSError():
-            return f"the host {error.host!r} cannot be found: {error.os_error.strerror or error.os_error}"
-    what = "the proxy " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
-    return f"cannot connect to {what}{place}: {_problem_of_socket(error.os_error)}"
-
-
-def _problem_of_certificate(error: Exception) -> str:
-    return error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
-
-
-def _problem_of_socket(error: OSError) -> str:
-    """The operating system's description of the error. asyncio replaces it with the address, and joins the errors of several
-    attempts."""
-    if error.errno is None or isinstance(error, socket.gaierror):
-        return error.strerror or str(error) or type(error).__name__
-    return os.strerror(error.errno).lower()

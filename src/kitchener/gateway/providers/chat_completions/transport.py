@@ -25,7 +25,7 @@ from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
 from kitchener.gateway.providers.chat_completions.http_pool import Connections, HttpAnswer, PoolTarget
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
-from kitchener.gateway.providers.chat_completions.proxies import proxy_for
+from kitchener.gateway.providers.proxies import proxy_for
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.providers.trace_headers import TRACE_HEADERS

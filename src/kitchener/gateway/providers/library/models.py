@@ -1,37 +1,33 @@
 """Calls real model providers through one multi-provider library (the extra `models`).
 
-Requests and answers have Kitchener's own types. `model_messages.py` converts the library's types. Errors become our own, by the
-HTTP status and the transport's error below the library's, since these two are stable and say enough; no key is in them. One
-attempt is one HTTP request; the gateway retries, because it records each attempt. Importing this module imports the library,
-which takes a second, so `factory.py` imports it only if it is needed. Explained in `docs/gateway.md`.
+Requests and answers have Kitchener's own types. `model_messages.py` and `model_errors.py` convert the library's types and
+errors. One attempt is one HTTP request; the gateway retries, because it records each attempt. Importing this module imports
+the library, which takes a second, so `factory.py` imports it only if it is needed. Explained in `docs/gateway.md`.
 """
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from inspect import signature
-from math import inf
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import anyio
-import httpx
-import httpx2
 from pydantic_ai.direct import model_request, model_request_stream
-from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.providers import Provider as VendorProvider
 from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.settings import ModelSettings
 
 from kitchener.config import ProviderConfig, described, dotted_key
-from kitchener.errors import ConfigError, ProviderError, ProviderReason
+from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities
-from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.chat_completions.chat_endpoint import is_of_openai
-from kitchener.gateway.providers.failures import CUT_OFF, LOST, NOT_ANSWERED, chain_of, hide, reason_of, redacted_line, told_by
+from kitchener.gateway.providers.failures import hide
 from kitchener.gateway.providers.library.http_client import open_former_http_client, open_http_client
+from kitchener.gateway.providers.library.model_errors import VENDOR_ERRORS, translated
 from kitchener.gateway.providers.library.model_messages import (
     check_stream_part,
     event_text,
@@ -60,27 +56,6 @@ _NOT_TAKEN = {
     "base_url": URL_NOT_TAKEN,
     "api_key": "the library takes no API key for {0!r}; leave `api_key` out and set what the vendor documents",
 }
-# An answer of an unexpected shape surfaces in the libraries as whatever their code happens to stumble over.
-VENDOR_ERRORS = (
-    UnusableAnswer,
-    AgentRunError,
-    UserError,
-    httpx2.HTTPError,
-    httpx2.InvalidURL,
-    httpx2.StreamError,
-    httpx.HTTPError,
-    httpx.InvalidURL,
-    httpx.StreamError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,  # a RecursionError, too
-    TypeError,
-    ValueError,
-)
-"""What the vendor libraries raise, and what `translated` takes."""
 
 
 class ModelProvider:
@@ -284,57 +259,3 @@ def _vendor(
 def _host(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     return parts.scheme, parts.netloc.lower()
-
-
-def translated(error: Exception, provider_id: str, redaction: Redaction) -> ProviderError:
-    """The vendor's error as our own. Its text is the vendor's, shortened, with the keys taken out."""
-    for each in chain_of(error):
-        if isinstance(each, UnusableAnswer):
-            return ProviderError(provider_id, each.reason, redaction.text(each.detail))
-    status = getattr(error, "status_code", None)
-    status = status if isinstance(status, int) else None
-    retry_after_s = getattr(error, "retry_after", None)
-    return ProviderError(
-        provider_id,
-        _reason(error, status),
-        redacted_line(_told(error, status), redaction),
-        status=status,
-        retry_after_s=retry_after_s if isinstance(retry_after_s, float | int) and 0 <= retry_after_s < inf else None,
-    )
-
-
-def _reason(error: Exception, status: int | None) -> ProviderReason:
-    if status is not None:
-        return reason_of(status, getattr(error, "body", None))
-    causes = tuple(chain_of(error))
-    if any(isinstance(each, httpx2.TimeoutException | httpx.TimeoutException | TimeoutError) for each in causes):
-        return "timeout"
-    if any(isinstance(each, httpx2.TransportError | httpx.TransportError | OSError) for each in causes):
-        return "connection"
-    if isinstance(error, ContentFilterError):
-        return "refused"
-    if isinstance(error, UserError):
-        return "bad_request"
-    return "empty" if isinstance(error, IndexError) else "malformed"
-
-
-def _told(error: Exception, status: int | None) -> str:
-    if status is not None:
-        return told_by(status, getattr(error, "body", None))
-    if isinstance(error, IndexError):
-        return "the answer holds no choices"
-    for each in chain_of(error):
-        if isinstance(each, httpx2.TransportError | httpx.TransportError):
-            return _told_of_transport(each)
-    return str(error) or type(error).__name__
-
-
-def _told_of_transport(error: httpx2.TransportError | httpx.TransportError) -> str:
-    match error:
-        case httpx2.ReadError() | httpx.ReadError():
-            return LOST
-        case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError() if "without sending complete" in str(error):
-            return CUT_OFF
-        case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError() if "without sending a response" in str(error):
-            return NOT_ANSWERED
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

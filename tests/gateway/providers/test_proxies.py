@@ -3,7 +3,7 @@
 import pytest
 
 from kitchener.errors import ConfigError
-from kitchener.gateway.providers.chat_completions.proxies import proxy_for
+from kitchener.gateway.providers.proxies import proxy_for
 from kitchener.gateway.providers.redaction import Redaction
 
 PROXY = "http://proxy.example:3128"

@@ -1,0 +1,131 @@
+"""What can go wrong at a vendor, in our own words, and without the API key in it.
+
+It looks at the HTTP status and at the transport's error under the library's own, since these two are stable and say enough.
+"""
+
+from contextlib import suppress
+from math import inf
+from urllib.parse import urlsplit
+
+import httpx
+import httpx2
+from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
+
+from kitchener.errors import ConfigError, ProviderError, ProviderReason
+from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.failures import (
+    CUT_OFF,
+    LOST,
+    NO_CONNECTION_IN_TIME,
+    NOT_ANSWERED,
+    chain_of,
+    reason_of,
+    redacted_line,
+    told_by,
+    told_of_connect,
+    told_of_protocol,
+    told_of_proxy,
+)
+from kitchener.gateway.providers.proxies import proxy_for
+from kitchener.gateway.providers.redaction import Redaction
+
+# An answer of an unexpected shape surfaces in the libraries as whatever their code happens to stumble over.
+VENDOR_ERRORS = (
+    UnusableAnswer,
+    AgentRunError,
+    UserError,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    httpx2.StreamError,
+    httpx.HTTPError,
+    httpx.InvalidURL,
+    httpx.StreamError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,  # a RecursionError, too
+    TypeError,
+    ValueError,
+)
+"""What the vendor libraries raise, and what `translated` takes."""
+
+
+def translated(error: Exception, provider_id: str, redaction: Redaction) -> ProviderError:
+    """The error as our own. Its text is the vendor's, redacted_line, with the keys taken out."""
+    for each in chain_of(error):
+        if isinstance(each, UnusableAnswer):
+            return ProviderError(provider_id, each.reason, redaction.text(each.detail))
+    status = getattr(error, "status_code", None)
+    status = status if isinstance(status, int) else None
+    retry_after_s = getattr(error, "retry_after", None)
+    return ProviderError(
+        provider_id,
+        _reason(error, status),
+        redacted_line(_told(error, status), redaction),
+        status=status,
+        retry_after_s=retry_after_s if isinstance(retry_after_s, float | int) and 0 <= retry_after_s < inf else None,
+    )
+
+
+def _reason(error: Exception, status: int | None) -> ProviderReason:
+    if status is not None:
+        return reason_of(status, getattr(error, "body", None))
+    causes = tuple(chain_of(error))
+    if any(isinstance(each, httpx2.TimeoutException | httpx.TimeoutException | TimeoutError) for each in causes):
+        return "timeout"
+    if any(isinstance(each, httpx2.TransportError | httpx.TransportError | OSError) for each in causes):
+        return "connection"
+    if isinstance(error, ContentFilterError):
+        return "refused"
+    if isinstance(error, UserError):
+        return "bad_request"
+    return "empty" if isinstance(error, IndexError) else "malformed"
+
+
+def _told(error: Exception, status: int | None) -> str:
+    if status is not None:
+        return told_by(status, getattr(error, "body", None))
+    if isinstance(error, IndexError):
+        return "the answer holds no choices"
+    for each in chain_of(error):
+        if isinstance(each, httpx2.TransportError | httpx.TransportError):
+            return _told_of_transport(each)
+    return str(error) or type(error).__name__
+
+
+def _told_of_transport(error: httpx2.TransportError | httpx.TransportError) -> str:
+    match error:
+        case httpx2.ReadError() | httpx.ReadError() | httpx2.WriteError() | httpx.WriteError():
+            return LOST
+        case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError() if "without sending complete" in str(error):
+            return CUT_OFF
+        case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError() if "without sending a response" in str(error):
+            return NOT_ANSWERED
+        case httpx2.RemoteProtocolError() | httpx.RemoteProtocolError():
+            return told_of_protocol(str(error).partition(": bytearray(")[0])
+        case httpx2.ConnectTimeout() | httpx.ConnectTimeout():
+            return NO_CONNECTION_IN_TIME
+        case httpx2.ProxyError() | httpx.ProxyError() if str(error)[:3].isdecimal():
+            return told_of_proxy(*str(error).split(" ", 1))
+        case httpx2.ConnectError() | httpx.ConnectError() if (problem := _problem_of_system(error)) is not None:
+            return _told_of_connect(error.request.url, problem)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _problem_of_system(error: Exception) -> OSError | None:
+    """The operating system's error under one of a library, which says only that all attempts failed."""
+    for each in chain_of(error):
+        for inner in each.exceptions if isinstance(each, ExceptionGroup) else (each,):
+            if isinstance(inner, OSError) and inner.errno is not None:
+                return inner
+    return None
+
+
+def _told_of_connect(url: httpx2.URL | httpx.URL, problem: OSError) -> str:
+    with suppress(ConfigError):  # a proxy that our own adapter cannot use
+        if (proxy := proxy_for(str(url), Redaction())) is not None:
+            parts = urlsplit(proxy)
+            return told_of_connect(parts.hostname or "", parts.port or 80, problem, is_proxy=True)
+    return told_of_connect(url.host, url.port or (443 if url.scheme == "https" else 80), problem)
