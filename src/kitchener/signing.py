@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kitchener.errors import SigningError
 from kitchener.plain_names import shown_path
-from kitchener.small_files import open_regular, problem_of, write_private
+from kitchener.small_files import open_regular, problem_and_remedy, write_private
 
 _SCHEME: Final = "ed25519:"
 _MAX_BYTES: Final = 4_096
@@ -145,4 +145,4 @@ def _os_errors(path: Path) -> Iterator[None]:
             f"{shown_path(str(path))}: there is no such file; make a key with `kitchener ledger key --new PATH`"
         ) from error
     except OSError as error:
-        raise SigningError(f"{shown_path(str(path))}: {problem_of(error)}") from error
+        raise SigningError(f"{shown_path(str(path))}: {problem_and_remedy(error)}") from error

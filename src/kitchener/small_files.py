@@ -30,7 +30,7 @@ _REMEDIES: Final = {
 }
 
 
-def problem_of(error: OSError) -> str:
+def problem_and_remedy(error: OSError) -> str:
     """What is wrong with a private file, and what its owner can do."""
     what, remedy = error.strerror or str(error), _REMEDIES.get(error.errno or 0)
     return f"{what}; {remedy}" if remedy is not None else what

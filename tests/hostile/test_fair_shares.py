@@ -1,10 +1,10 @@
 """One subject cannot take all the slots, nor all the places in line, however many sessions or streams they open."""
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -14,7 +14,7 @@ from kitchener.config import LedgerConfig, LimitsConfig, ProviderConfig, RouterC
 from kitchener.errors import CallerError, KitchenerError, Overloaded
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
-from kitchener.records.turn import TextDelta, TurnUpdate
+from kitchener.records.turn import TextDelta
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE
@@ -97,8 +97,7 @@ class Readers:
 
     async def read(self, message: str) -> None:
         """One of them."""
-        updates = self._runtime.supervisor().stream_turn(message, subject_id="mallory")
-        async with aclosing(cast(AsyncGenerator[TurnUpdate, None], updates)):
+        async with aclosing(self._runtime.supervisor().stream_turn(message, subject_id="mallory")) as updates:
             async for update in updates:
                 if isinstance(update, TextDelta):
                     self.stopped += 1

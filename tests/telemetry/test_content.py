@@ -51,7 +51,7 @@ async def told(root: Path, fault: str = "none") -> Watch:
         async for _ in updates:
             if fault == "listener":
                 break
-        await updates.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await updates.aclose()
     assert watch.named("invoke_agent")
     return watch
 

@@ -6,7 +6,7 @@ decides when the turn runs, `runner.py` holds it to its deadline, and `turn.py` 
 objects. Explained in `docs/turn.md`.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -235,6 +235,7 @@ class HO2Supervisor:
         scope: ApprovalScope = "once",
         answered_by: str | None = None,
         message: str | None = None,
+        listener: UpdateListener | None = None,
     ) -> TurnResult | None:
         """Allows a waiting tool call. Returns the result of the continued turn; None: other calls of the turn still wait.
 
@@ -247,6 +248,7 @@ class HO2Supervisor:
             scope: `session` also allows later calls of the tool in this session, with any arguments
             answered_by: who answered, for the record
             message: a message to the model about the answer
+            listener: is awaited with each update of the continued turn; None: no updates
 
         Raises:
             UnknownApproval, ApprovalAnswered, ApprovalVoid, CallerError: this answer cannot be accepted
@@ -263,11 +265,20 @@ class HO2Supervisor:
                 answered_by=answered_by,
                 message=message,
             ),
+            listener,
         )
 
-    async def deny(self, approval_id: str, reason: str | None = None, *, answered_by: str | None = None) -> TurnResult | None:
+    async def deny(
+        self,
+        approval_id: str,
+        reason: str | None = None,
+        *,
+        answered_by: str | None = None,
+        listener: UpdateListener | None = None,
+    ) -> TurnResult | None:
         """Denies a waiting tool call, like `approve`. The model reads the reason and replies."""
-        return await self.answer_approval(approval_id, GivenAnswer(decision="denied", message=reason, answered_by=answered_by))
+        given = GivenAnswer(decision="denied", message=reason, answered_by=answered_by)
+        return await self.answer_approval(approval_id, given, listener)
 
     async def answer_approval(
         self, approval_id: str, given: GivenAnswer, listener: UpdateListener | None = None
@@ -394,11 +405,12 @@ class HO2Supervisor:
         output: type[BaseModel] | Mapping[str, object] | OutputSchema | None = None,
         tool_choice: str = "auto",
         client_tools: Sequence[ClientTool] | ClientToolset = (),
-    ) -> AsyncIterator[TurnUpdate]:
+    ) -> AsyncGenerator[TurnUpdate, None]:
         """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
 
-        The arguments and errors are those of `handle_turn`. Leaving the iterator cancels the turn. Text is provisional until
-        the turn completes: `TextRetracted` withdraws the text of a failed attempt.
+        The arguments and errors are those of `handle_turn`. Closing the generator cancels the turn: use `contextlib.aclosing`
+        where you may stop reading early. Text is provisional until the turn completes: `TextRetracted` withdraws the text of a
+        failed attempt.
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")

@@ -23,7 +23,7 @@ from kitchener.errors import SealingError
 from kitchener.plain_names import shown_path
 from kitchener.sealing.batch_mark import BATCH_SUFFIX, finish_left, marked
 from kitchener.sealing.subject_key import KEY_BYTES, decoded, encoded
-from kitchener.small_files import NOT_REGULAR, problem_of, read_regular, sync_directory, write_private
+from kitchener.small_files import NOT_REGULAR, problem_and_remedy, read_regular, sync_directory, write_private
 
 KEYS_IN_BATCH: Final = 512
 """Most slots of a batch."""
@@ -310,7 +310,7 @@ def _translated(error: OSError, place: Path | str) -> SealingError:
     named = error.filename2 or error.filename  # of a link that cannot be made, the first one is its text
     path = Path(named if isinstance(named, str) else place)
     where = Path(shown_path(str(path.parent))) / path.name
-    return SealingError(f"{where}: {problem_of(error)}{_REMEDY if error.strerror == NOT_REGULAR else ''}")
+    return SealingError(f"{where}: {problem_and_remedy(error)}{_REMEDY if error.strerror == NOT_REGULAR else ''}")
 
 
 def _with_new_ones(wanted: Mapping[str, StoredKey | None]) -> dict[str, StoredKey]:

@@ -10,6 +10,7 @@ from kitchener.errors import ApprovalAnswered, CallerError, UnknownApproval
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.turns.recorded_turn import read_turn
 from kitchener.records import events
+from kitchener.records.turn import TextDelta, ToolRan, TurnUpdate
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
 from tests.acceptance.stack import read_all, scripted_config
 
@@ -37,6 +38,25 @@ async def test_a_call_waits_until_a_person_allows_it(tmp_path: Path) -> None:
         with pytest.raises(ApprovalAnswered, match="approved"):
             await supervisor.deny(approval_id)
     assert await replayed(root, desk, waiting.session_id) == 2
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_the_turn_after_an_answer_can_be_watched(tmp_path: Path, allowed: bool) -> None:
+    """A page that streams replies also streams the one after its user has answered (docs/turn.md, "Watching it happen")."""
+    desk, told = Desk(), list[TurnUpdate]()
+
+    async def listen(update: TurnUpdate) -> None:
+        told.append(update)
+
+    async with open_desk(tmp_path / "root", desk, model([("delete", {"path": "a.txt"})])) as runtime:
+        supervisor = runtime.supervisor()
+        (approval_id,) = (await supervisor.handle_turn("tidy up", subject_id="ada")).pending_approval
+        answer = supervisor.approve if allowed else supervisor.deny
+        result = await answer(approval_id, listener=listen)
+    assert result is not None
+    assert "".join(each.text for each in told if isinstance(each, TextDelta)) == result.response
+    (call,) = [each for each in told if isinstance(each, ToolRan)]
+    assert (call.tool_id, call.error is None) == ("delete", allowed)
 
 
 async def test_a_request_survives_a_restart(tmp_path: Path) -> None:

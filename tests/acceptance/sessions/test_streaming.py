@@ -1,6 +1,7 @@
 """A turn is streamed as it happens, and the text shown at its end is the reply in the ledger."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +166,10 @@ async def test_leaving_a_stream_cancels_its_turn(scripted: OpenRuntime) -> None:
         supervisor, ledger = runtime.supervisor(), runtime.ledgers().ho2m
         session_id = await supervisor.start_session()
         with anyio.fail_after(10):
-            stream = supervisor.stream_turn("hello", session_id=session_id)
-            async for update in stream:
-                if isinstance(update, WorkOrderPlanned) and update.wo_type == "synthesize":
-                    break
-            await stream.aclose()  # type: ignore[attr-defined]  # it is an async generator
+            async with aclosing(supervisor.stream_turn("hello", session_id=session_id)) as stream:
+                async for update in stream:
+                    if isinstance(update, WorkOrderPlanned) and update.wo_type == "synthesize":
+                        break
             result = await supervisor.handle_turn("next", session_id=session_id)
         assert result.response == "echo: next"
         (aborted,) = await read_all(ledger, session_id=session_id, entry_type=events.TURN_ABORTED)

@@ -20,7 +20,7 @@ from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
-from kitchener.gateway.providers.chat_completions.connection_failures import told_of
+from kitchener.gateway.providers.chat_completions.connection_failures import failure_text
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.transport import (
@@ -224,7 +224,7 @@ class ChatEndpoint:
                 retry_after_s=error.retry_after_s,
             )
         reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
-        detail = told_of(error).replace(self._transport.url, "the endpoint")
+        detail = failure_text(error).replace(self._transport.url, "the endpoint")
         return ProviderError(self._provider_id, reason, redacted_line(detail, self._redaction))
 
 

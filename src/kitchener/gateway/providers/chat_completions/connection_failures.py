@@ -22,7 +22,7 @@ _IS_CUT: Final = "payload is not completed"
 """aiohttp's words for a body whose connection ended. It has one class for all that is wrong with a body."""
 
 
-def told_of(error: Exception) -> str:
+def failure_text(error: Exception) -> str:
     """What happened to a request that got no answer, or lost the rest of one, in one sentence without a full stop."""
     match error:
         case aiohttp.ClientConnectorCertificateError() if isinstance(error.certificate_error, OSError):
