@@ -15,6 +15,9 @@ class LimitsConfig(Settings):
         "gateway_concurrency": "was removed: `max_concurrency` of each provider says how many calls are made at a time",
         "restart_window_s": "was removed: `max_restarts` counts the failures within a minute",
         "max_client_tools_bytes": "was removed: the size follows from `max_client_tools`",
+        "executor_queue": "was removed: half as many work orders wait as `executor_concurrency` lets run",
+        "background_queue": "was removed: 500 consolidations wait for each that `background_concurrency` lets run",
+        "gateway_queue": "was removed: as many calls wait for a provider as its `max_concurrency` lets run",
     }
 
     max_running_turns: Positive = 512
@@ -29,17 +32,11 @@ class LimitsConfig(Settings):
     A character of ordinary text takes 4 to 6 bytes with its turn's words; 35 where every word is short and new."""
     executor_concurrency: Positive = 256
     """Interactive work orders of one agent class that run at the same time. More than a slow provider takes, so that its own
-    queue fills first."""
-    executor_queue: Positive = 128
-    """Interactive work orders of one agent class that may wait. When it is full, turns wait for room until their deadline, and
-    then end as `Overloaded`."""
+    queue fills first. Half as many may wait. When that queue is full, turns wait for room until their deadline, and then end
+    as `Overloaded`."""
     background_concurrency: Positive = 2
-    """Consolidations of one agent class that run at the same time. Few, so that learning leaves the models to the turns."""
-    background_queue: Positive = 1_000
-    """Consolidations of one agent class that may wait. A further one is left out until its next signal."""
-    gateway_queue: Positive = 64
-    """Model calls that may wait for each provider, besides its `max_concurrency`. When it is full, turns wait for room until
-    their deadline, and then end as `Overloaded`."""
+    """Consolidations of one agent class that run at the same time. Few, so that learning leaves the models to the turns. For
+    each of them 500 may wait; a further one is left out until its next signal."""
     max_nesting: Annotated[int, Field(ge=0, le=16)] = 3
     """How deep turns may nest when a tool sends a message to another session. 0: not at all."""
     max_agent_classes: Annotated[int, Field(ge=0, le=1_000_000)] = 16
@@ -64,6 +61,16 @@ class LimitsConfig(Settings):
     """Bytes of all images and files that are stored under `plane_root`. A message with a further one is refused."""
     stream_buffer: Positive = 256
     """Updates that `stream_turn` holds for a slow reader. When it is full, the turn waits for the reader."""
+
+    @property
+    def executor_queue(self) -> int:
+        """Interactive work orders of one agent class that may wait."""
+        return max(1, self.executor_concurrency // 2)
+
+    @property
+    def background_queue(self) -> int:
+        """Consolidations of one agent class that may wait: many, because each waits only for a place and holds no turn."""
+        return 500 * self.background_concurrency
 
 
 class ToolLimits(Settings):

@@ -72,7 +72,8 @@ class ProviderConfig(Settings):
     query: SentQuery = Field(default_factory=dict)
     """Parameters behind the address of every request, such as Azure's `api-version`. Values are as in `headers`."""
     max_concurrency: Positive = 64
-    """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
+    """Calls in flight at this provider. Further calls wait, in a fair order of subjects: as many in its queue, and when that is
+    full, turns wait for room until their deadline, and then end as `Overloaded`."""
     requests_per_minute: Positive | None = None
     """Calls that may start within a minute; further calls wait. None: no limit."""
     tokens_per_minute: Positive | None = None
@@ -97,6 +98,11 @@ class ProviderConfig(Settings):
     """Failures in a row after which calls fail at once, because the provider is probably down."""
     breaker_reset_s: Seconds = 30.0
     """How long calls fail at once before one call may try again, seconds."""
+
+    @property
+    def queue(self) -> int:
+        """Calls that may wait for it: as many as it takes at once."""
+        return self.max_concurrency
 
     @property
     def is_built_in(self) -> bool:

@@ -392,7 +392,7 @@ class HO2Config(
     """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
-        "consolidation_queue": "was removed: `[limits] background_queue` bounds the consolidations that wait",
+        "consolidation_queue": "was removed: 500 consolidations wait for each that `[limits] background_concurrency` lets run",
         "consolidation_recent_events": "was removed: a consolidation shows the model the 20 newest events",
         "consolidation_message_chars": "was removed: a consolidation shows the model the first 500 characters of a message",
         "consolidation_backoff_max_s": "was removed: the longest wait is 60 times `consolidation_backoff_s`",

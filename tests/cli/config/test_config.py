@@ -16,12 +16,10 @@ from kitchener.cli.config.toml import meaning, toml_lines, toml_value
 from kitchener.config import (
     ApprovalConfig,
     HO2Config,
-    LedgerConfig,
-    LimitsConfig,
     ProviderConfig,
     RouterConfig,
     RuntimeConfig,
-    ServeConfig,
+    annotation_at,
 )
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import load_config
@@ -399,7 +397,13 @@ def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli:
         ("limits.gateway_concurrency", "`max_concurrency` of each provider says how many calls are made at a time"),
         ("limits.max_client_tools_bytes", "follows from `max_client_tools`"),
         ("serve.max_addresses", "remembers 4,096 addresses"),
-        ("agents.ADMIN.consolidation_queue", "`[limits] background_queue`"),
+        ("agents.ADMIN.consolidation_queue", "500 consolidations wait for each"),
+        ("limits.executor_queue", "half as many work orders wait as `executor_concurrency`"),
+        ("limits.background_queue", "500 consolidations wait for each"),
+        ("limits.gateway_queue", "as many calls wait for a provider as its `max_concurrency`"),
+        ("admin.max_request_bytes", "at most 4,194,304 bytes"),
+        ("admin.max_connections", "8 connections are open"),
+        ("admin.request_timeout_s", "a twelfth of `deadline_s`"),
     ],
 )
 def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
@@ -415,9 +419,9 @@ def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
     with monkeypatch.context() as patch:
         patch.setenv(f"KITCHENER_{key.upper().replace('.', '__')}", "1")
         assert instead in cli("config", "check").err
-    tables = {"ledger": LedgerConfig, "limits": LimitsConfig, "serve": ServeConfig, "agents.ADMIN": HO2Config}
+    model = annotation_at(RuntimeConfig, tuple(table.split(".")))
     with pytest.raises(ConfigError, match=re.escape(instead)):
-        tables[table](**{name: 1})
+        model(**{name: 1})
 
 
 @pytest.mark.parametrize(("criterion", "starts"), [("names the price", "acceptance: expected min_"), ("", "expected min_")])
