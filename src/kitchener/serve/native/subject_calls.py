@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.errors import ConfigError
 from kitchener.serve.access.guard import caller_of, subject_of
+from kitchener.serve.event_stream import KEEP_ALIVE_S
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import RequestRefused, json_response
@@ -37,7 +38,7 @@ class OwnRights:
                 "rights": list(caller.settings.rights),
                 "needs_key": not caller.is_local,
                 "max_message_chars": limits.max_message_chars,
-                "keep_alive_s": self._access.runtime.config.serve.keep_alive_s,
+                "keep_alive_s": KEEP_ALIVE_S,
                 "version": version("kitchener"),
             }
         )
