@@ -221,7 +221,6 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.ho3_memory_dir": agent_place("ho3_memory_dir", ho3_enabled=True),
     "agents.*.consolidation": Seen("auto", "manual", with_settings(turns.learning, "consolidation")),
     "agents.*.consolidation_deadline_s": Seen(1.0, 1_000.0, with_settings(turns.slow_lesson, "consolidation_deadline_s")),
-    "agents.*.consolidation_backoff_s": Seen(1.0, 1_000.0, with_settings(turns.failed_lessons, "consolidation_backoff_s")),
     "mcp.*.command": Seen(sys.executable, servers.ABSENT, with_settings(servers.started, "command", max_restarts=1)),
     "mcp.*.args": Seen(None, ("-c", "0"), with_settings(servers.started, "args", max_restarts=1)),
     "mcp.*.cwd": Seen(None, "/no/such/folder", with_settings(servers.started, "cwd", max_restarts=1)),

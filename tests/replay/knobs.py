@@ -239,7 +239,6 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.consolidation": _LEARNING_LATER,
     "agents.*.consolidation_budget": Policy("ADMIN", 3_000, "WO_PLANNED", "constraints.token_budget", 9),
     "agents.*.consolidation_deadline_s": _LEARNING_LATER,
-    "agents.*.consolidation_backoff_s": _LEARNING_LATER,
     "agents.*.context_mode": Policy("ADMIN", "shadow", "WO_PLANNED", "input_hash", 1),
     "agents.*.context_budget": Policy("ADMIN", 250, "PROJECTION_COMPUTED", "token_budget", 1),
     "agents.*.intent_mode": Policy("RESIDENT:bridge", "classified", "WO_PLANNED", "input_hash", 1),

@@ -307,9 +307,13 @@ class LearningConfig(Settings):
     consolidation_budget: Positive = 4_000
     """Tokens that one consolidation may use."""
     consolidation_deadline_s: Seconds = 120.0
-    """Longest consolidation, seconds, including its wait to run."""
-    consolidation_backoff_s: Seconds = 60.0
-    """Wait after a failed consolidation, seconds. It doubles with each further failure of the signal, up to 60 times this."""
+    """Longest consolidation, seconds, including its wait to run. After a failed one its signal waits half of this; the wait
+    doubles with each further failure, up to 30 times this."""
+
+    @property
+    def consolidation_backoff_s(self) -> float:
+        """Wait after a signal's first failed consolidation, seconds."""
+        return self.consolidation_deadline_s / 2
 
 
 class IntentConfig(Settings):
@@ -395,7 +399,8 @@ class HO2Config(
         "consolidation_queue": "was removed: 500 consolidations wait for each that `[limits] background_concurrency` lets run",
         "consolidation_recent_events": "was removed: a consolidation shows the model the 20 newest events",
         "consolidation_message_chars": "was removed: a consolidation shows the model the first 500 characters of a message",
-        "consolidation_backoff_max_s": "was removed: the longest wait is 60 times `consolidation_backoff_s`",
+        "consolidation_backoff_max_s": "was removed: the longest wait is 30 times `consolidation_deadline_s`",
+        "consolidation_backoff_s": "was removed: the first wait is half of `consolidation_deadline_s`",
     }
 
 

@@ -401,6 +401,7 @@ def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli:
         ("limits.executor_queue", "half as many work orders wait as `executor_concurrency`"),
         ("limits.background_queue", "500 consolidations wait for each"),
         ("limits.gateway_queue", "as many calls wait for a provider as its `max_concurrency`"),
+        ("agents.ADMIN.consolidation_backoff_s", "half of `consolidation_deadline_s`"),
         ("serve.write_timeout_s", "`request_timeout_s` holds"),
         ("serve.keep_alive_s", "every 15 seconds"),
         ("serve.warnings_per_minute", "10 lines of one kind a minute"),
