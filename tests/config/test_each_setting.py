@@ -98,6 +98,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "limits.max_active_chars": limits("max_active_chars", turns.passivated_by_text, 1, 100_000),
     "limits.executor_concurrency": Seen(1, 8, with_settings(turns.crowd, "executor_concurrency")),
     "limits.background_concurrency": limits("background_concurrency", turns.learning, 1, 8),
+    "limits.gateway_queue": Seen(1, 8, with_settings(turns.crowd, "gateway_queue", calls=1)),
     "limits.max_nesting": Seen(0, 1, with_settings(turns.nested, "max_nesting")),
     "limits.max_agent_classes": limits("max_agent_classes", turns.asked, 0, 1, agent_class="guest", has_classes=False),
     "limits.max_restarts": Seen(1, 100, with_settings(turns.failing, "max_restarts")),
@@ -131,7 +132,6 @@ SHOWN: Final[dict[str, Seen]] = {
     "serve.port": Seen(0, served.FREE_PORT, lambda root, value: served.listened(root, "port", value)),
     "serve.lock_wait_s": Seen(0.0, 80_000.0, with_settings(served.waited_for, "lock_wait_s")),
     "serve.allowed_hosts": Seen((), ("chat.example",), with_settings(served.named, "allowed_hosts")),
-    "serve.local_subject": Seen("local", "ada", with_settings(served.named_here, "local_subject")),
     "serve.session_headers": Seen((), ("X-Room",), with_settings(served.named_here, "session_headers")),
     "serve.subject_headers": Seen(("X-Kitchener-Subject",), ("X-Person",), with_settings(served.acted_for, "subject_headers")),
     "serve.subject_token_header": Seen(
@@ -179,7 +179,6 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.providers.*.timeout_s": Seen(1.0, 1_000.0, with_settings(parts.silent, "timeout_s")),
     "router.providers.*.max_response_bytes": Seen(1_024, 1_048_576, with_settings(parts.over_http, "max_response_bytes")),
     "router.providers.*.max_retries": Seen(0, 2, parts.retried("max_retries")),
-    "router.providers.*.max_rate_limited": Seen(1, 3, parts.retried("max_rate_limited", reason="rate_limited")),
     "router.providers.*.backoff_initial_s": Seen(0.5, 5.0, parts.retried("backoff_initial_s")),
     "router.providers.*.backoff_max_s": Seen(0.1, 20.0, parts.retried("backoff_max_s")),
     "router.providers.*.breaker_failures": Seen(1, 5, parts.retried("breaker_failures", calls=3, max_retries=0)),

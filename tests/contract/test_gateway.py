@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
 from kitchener.errors import ActorStopped, LedgerClosed, Overloaded, ProviderError
 from kitchener.gateway import LLMGateway
 from kitchener.gateway.traits import ProviderTraits
@@ -68,12 +68,14 @@ class Pieces:
 
 
 @asynccontextmanager
-async def open_gateway(provider: Provider, *, places: int = 64) -> AsyncIterator[LLMGateway]:
+async def open_gateway(provider: Provider, *, places: int = 64, queue: int = 64) -> AsyncIterator[LLMGateway]:
     """A gateway over one provider. When it is left, all places of the provider are free."""
     config = ProviderConfig(kind="offline", max_retries=1, max_concurrency=places)
     router = RouterConfig(default_provider="p", providers={"p": config})
     with anyio.fail_after(10):
-        async with LLMGateway(router, {"p": provider}, jitter=lambda: 0.0).open() as gateway:
+        async with LLMGateway(
+            router, {"p": provider}, jitter=lambda: 0.0, limits=LimitsConfig(gateway_queue=queue)
+        ).open() as gateway:
             yield gateway
             await settle()
     assert counts(gateway) == (0, 0, 0)
@@ -280,21 +282,20 @@ async def failed(gateway: LLMGateway, request: PromptRequest) -> Exception:
 
 @pytest.mark.parametrize("kind", ["complete answers", "streams"])
 def test_slow_calls_fill_the_lane_and_the_next_one_waits_for_room_until_its_deadline(kind: str) -> None:
-    """Four run, three wait, which is all that one subject may, and the eighth never has room. The others are answered, and
-    another provider is not disturbed."""
+    """Two run, three wait, and the sixth never has room. The others are answered, and another provider is not disturbed."""
 
     async def main() -> None:
         held, told = Held(), Told()
-        config = ProviderConfig(kind="offline", max_concurrency=4)
+        config = ProviderConfig(kind="offline", max_concurrency=2)
         router = RouterConfig(default_provider="p", providers={"p": config}, fallbacks={"p": ("q",)})
         provider, other = Pieces(gate=held), Pieces()
-        async with LLMGateway(router, {"p": provider, "q": other}).open() as gateway:
+        async with LLMGateway(router, {"p": provider, "q": other}, limits=LimitsConfig(gateway_queue=4)).open() as gateway:
             call = complete if kind == "complete answers" else read
             async with anyio.create_task_group() as tasks:
-                for _ in range(7):
+                for _ in range(5):
                     tasks.start_soon(call, gateway)
                 await anyio.wait_all_tasks_blocked()
-                assert counts(gateway) == (4, 3, 0)
+                assert counts(gateway) == (2, 3, 0)
                 began = anyio.current_time()
                 with pytest.raises(Overloaded) as caught:
                     await gateway.complete(ask(deadline=began + 7), on_attempt=told)
@@ -307,7 +308,7 @@ def test_slow_calls_fill_the_lane_and_the_next_one_waits_for_room_until_its_dead
                 assert answer.route_reason == "explicit"
                 held.released.set()
             assert counts(gateway) == (0, 0, 0)
-            assert provider.closed == 7
+            assert provider.closed == 5
             assert gateway.statistics()["p"].waited == 3
 
     in_virtual_time(main)
@@ -316,7 +317,7 @@ def test_slow_calls_fill_the_lane_and_the_next_one_waits_for_room_until_its_dead
 async def test_a_full_lane_has_a_place_for_another_subject() -> None:
     held = Held()
     provider = Pieces(gate=held)
-    async with open_gateway(provider, places=8) as gateway, anyio.create_task_group() as tasks:
+    async with open_gateway(provider, places=8, queue=8) as gateway, anyio.create_task_group() as tasks:
         for _ in range(64):
             tasks.start_soon(complete, gateway, ask(subject_id="mallory"))
         await settle()
@@ -380,7 +381,7 @@ def test_a_call_that_waits_to_be_retried_leaves_its_lane_to_others() -> None:
 async def test_a_stream_cancelled_before_it_began_leaves_no_trace(place: str) -> None:
     held = Held()
     provider = Pieces(gate=held)
-    async with open_gateway(provider, places=1) as gateway:
+    async with open_gateway(provider, places=1, queue=1) as gateway:
         async with anyio.create_task_group() as tasks:
             for _ in range(1 if place == "in line" else 2):
                 tasks.start_soon(read, gateway)

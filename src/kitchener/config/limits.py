@@ -17,7 +17,6 @@ class LimitsConfig(Settings):
         "max_client_tools_bytes": "was removed: the size follows from `max_client_tools`",
         "executor_queue": "was removed: half as many work orders wait as `executor_concurrency` lets run",
         "background_queue": "was removed: 500 consolidations wait for each that `background_concurrency` lets run",
-        "gateway_queue": "was removed: as many calls wait for a provider as its `max_concurrency` lets run",
     }
 
     max_running_turns: Positive = 512
@@ -37,6 +36,9 @@ class LimitsConfig(Settings):
     background_concurrency: Positive = 2
     """Consolidations of one agent class that run at the same time. Few, so that learning leaves the models to the turns. For
     each of them 500 may wait; a further one is left out until its next signal."""
+    gateway_queue: Positive = 64
+    """Model calls that may wait for each provider, besides its `max_concurrency`. When it is full, turns wait for room until
+    their deadline, and then end as `Overloaded`."""
     max_nesting: Annotated[int, Field(ge=0, le=16)] = 3
     """How deep turns may nest when a tool sends a message to another session. 0: not at all."""
     max_agent_classes: Annotated[int, Field(ge=0, le=1_000_000)] = 16

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,10 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 class ProviderConfig(Settings):
     """`[router.providers.<id>]`: an endpoint or a library that answers model calls."""
+
+    gone_keys: ClassVar[Mapping[str, str]] = {
+        "max_rate_limited": "was removed: a call that is refused with 429 makes five times `max_retries` further attempts",
+    }
 
     kind: Literal["offline", "openai_compatible", "model"] = "openai_compatible"
     """`offline`: the built-in rule-based model. `openai_compatible`: any server with a /chat/completions endpoint.
@@ -72,8 +76,7 @@ class ProviderConfig(Settings):
     query: SentQuery = Field(default_factory=dict)
     """Parameters behind the address of every request, such as Azure's `api-version`. Values are as in `headers`."""
     max_concurrency: Positive = 64
-    """Calls in flight at this provider. Further calls wait, in a fair order of subjects: as many in its queue, and when that is
-    full, turns wait for room until their deadline, and then end as `Overloaded`."""
+    """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
     requests_per_minute: Positive | None = None
     """Calls that may start within a minute; further calls wait. None: no limit."""
     tokens_per_minute: Positive | None = None
@@ -85,10 +88,8 @@ class ProviderConfig(Settings):
     answer takes about 300 bytes for each token."""
     max_retries: Annotated[int, Field(ge=0, le=20)] = 2
     """Further attempts after a failure that may pass: 5xx, connection, timeout, malformed answer; and 429 if the call has a
-    fallback."""
-    max_rate_limited: Annotated[int, Field(ge=0, le=100)] = 10
-    """Further attempts of a call that is refused with 429 and has no fallback. They wait for the pace that the provider lets
-    through, and are not counted by `max_retries`."""
+    fallback. Without a fallback, a call that is refused with 429 makes five times as many, at the pace that the provider lets
+    through; they do not count among the others."""
     backoff_initial_s: Seconds = 0.5
     """Longest wait before the first retry, seconds. It doubles with each retry; the wait is random below it. `Retry-After`
     sets the least."""
@@ -100,9 +101,9 @@ class ProviderConfig(Settings):
     """How long calls fail at once before one call may try again, seconds."""
 
     @property
-    def queue(self) -> int:
-        """Calls that may wait for it: as many as it takes at once."""
-        return self.max_concurrency
+    def max_rate_limited(self) -> int:
+        """Further attempts of a call that is refused with 429 and has no fallback."""
+        return 5 * self.max_retries
 
     @property
     def is_built_in(self) -> bool:

@@ -97,6 +97,7 @@ class ServeConfig(Settings):
 
     gone_keys: ClassVar[Mapping[str, str]] = {
         "max_addresses": "was removed: the server remembers 4,096 addresses with wrong keys, those seen last",
+        "local_subject": "was removed: without `clients` the subject is `local`; a client's key has a `subject` of its own",
         "write_timeout_s": "was removed: `request_timeout_s` holds for what the client takes as for what it sends",
         "keep_alive_s": "was removed: a silent stream sends a comment every 15 seconds",
         "warnings_per_minute": "was removed: 10 lines of one kind a minute are logged",
@@ -114,9 +115,7 @@ class ServeConfig(Settings):
     """Further names by which clients reach the server, as in the header Host, without a port. Loopback names and `host`
     always count."""
     clients: dict[Name, ServeClientConfig] = Field(default_factory=dict)
-    """`[serve.clients.<name>]`. Without any, everybody who reaches the server is `local_subject`."""
-    local_subject: Name = "local"
-    """The subject of all requests where there are no `clients`."""
+    """`[serve.clients.<name>]`. Without any, everybody who reaches the server is the subject `local`."""
     session_headers: tuple[HeaderName, ...] = ("X-OpenWebUI-Chat-Id", "X-Chat-Id")
     """Headers in which chat clients name the conversation, first match first. `X-Kitchener-Session` comes before them."""
     subject_headers: tuple[HeaderName, ...] = ("X-Kitchener-Subject", "X-OpenWebUI-User-Id")

@@ -62,7 +62,7 @@ class LLMGateway:
             not mention gets the default limits
         jitter: returns a new number in [0, 1) for the waits between attempts; None: the system's random source
         now: the event loop's clock, seconds; None: that of the running loop
-        limits: `max_restarts` and `abort_grace_s`; None: their defaults
+        limits: `gateway_queue`, `max_restarts` and `abort_grace_s`; None: their defaults
 
     Raises:
         ConfigError: a route, fallback or default names a provider without an object
@@ -100,7 +100,7 @@ class LLMGateway:
         self._mailbox: Mailbox[Attempts, PromptResponse | BaseException] = Mailbox(
             self._attempt,
             name="the gateway",
-            lanes={each: _lane(target) for each, target in targets.items()},
+            lanes={each: _lane(target, limits.gateway_queue) for each, target in targets.items()},
             max_restarts=limits.max_restarts,
             restart_window_s=RESTART_WINDOW_S,
             abort_grace_s=limits.abort_grace_s,
@@ -321,9 +321,9 @@ def _media_types(config: ProviderConfig, provider: Provider) -> tuple[str, ...]:
     return config.media_types if config.media_types is not None else traits_of(provider).media_types
 
 
-def _lane(target: GuardedProvider) -> LaneLimits:
+def _lane(target: GuardedProvider, queue: int) -> LaneLimits:
     name = f"the queue of the gateway for provider {target.provider_id!r}"
-    return LaneLimits(target.config.max_concurrency, target.config.queue, name=name, pacing=target.pace)
+    return LaneLimits(target.config.max_concurrency, queue, name=name, pacing=target.pace)
 
 
 async def _in_time(attempts: Attempts) -> PromptResponse:

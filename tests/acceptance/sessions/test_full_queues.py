@@ -129,11 +129,11 @@ HOW: dict[str, Callable[[HO2Supervisor, str], Awaitable[Any]]] = {
 @pytest.mark.parametrize("how", HOW)
 async def test_a_turn_without_room_in_the_gateway_is_overloaded_at_its_deadline_and_on_record(tmp_path: Path, how: str) -> None:
     """Nothing was started; the session, the other turns, other providers and other subjects go on."""
-    async with crowd(tmp_path, places=2) as found:
+    async with crowd(tmp_path, places=1, gateway_queue=2) as found:
         supervisor = found.runtime.supervisor()
         session_id = await supervisor.start_session(subject_id="late")
-        found.send(4)
-        await found.until((2, 2, 0))
+        found.send(3)
+        await found.until((1, 2, 0))
         refusal = await outcome(HOW[how](supervisor, session_id))
         assert isinstance(refusal, Overloaded)
         assert (refusal.what, refusal.limit) == ("the queue of the gateway for provider 'slow'", 2)
@@ -148,7 +148,7 @@ async def test_a_turn_without_room_in_the_gateway_is_overloaded_at_its_deadline_
         assert (aborted.payload["reason"], abandoned.payload["reason"]) == ("overloaded", "overloaded")
         begun = await read_all(ledgers.ho1m, session_id=session_id, entry_type=events.OF_MODEL_CALLS)
         assert {each.payload["turn_id"] for each in begun}.isdisjoint({aborted.entity_id})
-    assert found.ends == {"TurnResult": 4}
+    assert found.ends == {"TurnResult": 3}
     await assert_replays(session_id, config=config_of(tmp_path, ProviderConfig(kind="offline"), {}))
 
 
@@ -168,7 +168,7 @@ async def test_a_turn_without_room_in_the_executor_is_overloaded_at_its_deadline
 
 @pytest.mark.parametrize("stands", ["running", "in the queue"])
 async def test_a_turn_that_had_room_is_late_and_not_overloaded(tmp_path: Path, stands: str) -> None:
-    async with crowd(tmp_path, places=1) as found:
+    async with crowd(tmp_path, places=1, gateway_queue=2) as found:
         if stands == "in the queue":
             found.send(1)
             await found.until((1, 0, 0))
@@ -178,7 +178,7 @@ async def test_a_turn_that_had_room_is_late_and_not_overloaded(tmp_path: Path, s
 
 async def test_one_subjects_waiting_calls_leave_places_and_room_to_others(tmp_path: Path) -> None:
     """One subject fills its share of the lane and of its queue; another one is called at once, and a third one has room."""
-    async with crowd(tmp_path, places=8) as found:
+    async with crowd(tmp_path, places=8, gateway_queue=8) as found:
         found.send(40, "mallory")
         await found.until((7, 6, 27))
         found.send(2, "ada")
@@ -187,7 +187,7 @@ async def test_one_subjects_waiting_calls_leave_places_and_room_to_others(tmp_pa
 
 
 async def test_a_cancelled_caller_frees_its_place_at_once(tmp_path: Path) -> None:
-    async with crowd(tmp_path, places=1) as found:
+    async with crowd(tmp_path, places=1, gateway_queue=1) as found:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 for number in range(3):
@@ -211,11 +211,13 @@ steps = st.lists(
 
 
 @settings(max_examples=examples(few=15, many=300), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps, st.integers(1, 3), st.integers(1, 3))
+@given(steps, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 async def test_whatever_is_cancelled_each_message_has_one_end_on_record(
-    tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]], places: int, workers: int
+    tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]], places: int, queue: int, workers: int
 ) -> None:
-    async with crowd(tmp_path_factory.mktemp("root"), places=places, executor_concurrency=workers) as found:
+    async with crowd(
+        tmp_path_factory.mktemp("root"), places=places, gateway_queue=queue, executor_concurrency=workers
+    ) as found:
         scopes: list[anyio.CancelScope] = []
 
         async def send(scope: anyio.CancelScope, subject_id: str) -> None:
@@ -273,7 +275,7 @@ async def test_a_call_of_a_tool_that_finds_no_room_does_not_make_its_turn_overlo
         wanted = {"tool_id": "ask_the_slow_one", "arguments": {}}
         return {**QUESTION, "speech_act": "command", "tool_request": wanted} if request.wo_type == "classify" else echo(request)
 
-    async with crowd(tmp_path, places=1, tools=[ask_the_slow_one], fast=model) as found:
+    async with crowd(tmp_path, places=1, tools=[ask_the_slow_one], fast=model, gateway_queue=1) as found:
         runtimes.append(found.runtime)
         found.send(2)
         await found.until((1, 1, 0))

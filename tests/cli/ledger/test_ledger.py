@@ -210,7 +210,9 @@ class TestDoctor:
 
     def test_it_counts_the_turns_that_met_a_full_queue(self, cli: Cli, tmp_path: Path) -> None:
         async def overload() -> None:
-            async with crowd(tmp_path / ".kitchener", places=1, max_running_turns=3, max_waiting_turns=1) as found:
+            async with crowd(
+                tmp_path / ".kitchener", places=1, gateway_queue=1, max_running_turns=3, max_waiting_turns=1
+            ) as found:
                 found.send(2)
                 await found.until((1, 1, 0))
                 found.tasks.start_soon(found.send_one, "late", SHORT_S)

@@ -279,7 +279,9 @@ async def test_doctor_shows_how_many_wait_for_a_provider_and_for_how_long(tmp_pa
         (finding,) = [each for each in found["findings"] if each["what"] == "queue gateway scripted"]
         return found["queues"]["mailboxes"]["gateway"]["scripted"], finding
 
-    async with listening(root, ScriptedProvider(echo, gate=hold), lane={"max_concurrency": 1}) as runtime:
+    async with listening(
+        root, ScriptedProvider(echo, gate=hold), lane={"max_concurrency": 1}, limits={"gateway_queue": 1}
+    ) as runtime:
         async with anyio.create_task_group() as tasks:
             for user in users:
                 tasks.start_soon(lambda text: runtime.supervisor().handle_turn(text, subject_id=text), user)

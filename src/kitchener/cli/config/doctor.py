@@ -228,7 +228,7 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
             facts.append(f"adds {', '.join(map(described_key, provider.request_fields))}")
         if provider.headers:
             facts.append(f"headers {', '.join(map(described_key, provider.headers))}")
-        facts.append(f"{provider.max_concurrency} calls at once, {provider.queue} may wait")
+        facts.append(f"{provider.max_concurrency} calls at once, {config.limits.gateway_queue} may wait")
         if provider_id == router.default_provider:
             facts.append("default")
         problem = anyio.run(_opening_problem, router, provider_id) if is_checked else None
