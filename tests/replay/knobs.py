@@ -63,7 +63,6 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "limits.max_parts": _OUTSIDE,
     "limits.max_part_bytes": _OUTSIDE,
     "limits.max_content_bytes": _OUTSIDE,
-    "limits.max_client_tools": _OUTSIDE,
     "admin.socket": "whether commands reach a running process, which decides nothing in a turn",
     "admin.deadline_s": _WAITING,
     "telemetry.traces": "what is told of a turn decides nothing in it",

@@ -14,7 +14,8 @@ class LimitsConfig(Settings):
     gone_keys: ClassVar[Mapping[str, str]] = {
         "gateway_concurrency": "was removed: `max_concurrency` of each provider says how many calls are made at a time",
         "restart_window_s": "was removed: `max_restarts` counts the failures within a minute",
-        "max_client_tools_bytes": "was removed: the size follows from `max_client_tools`",
+        "max_client_tools_bytes": "was removed: definitions of a message's tools have at most 262,144 bytes",
+        "max_client_tools": "was removed: a message brings at most 128 tools",
         "executor_queue": "was removed: half as many work orders wait as `executor_concurrency` lets run",
         "background_queue": "was removed: 500 consolidations wait for each that `background_concurrency` lets run",
     }
@@ -54,9 +55,6 @@ class LimitsConfig(Settings):
     """Longest message that a turn takes, characters."""
     max_parts: Annotated[int, Field(ge=0, le=1_000)] = 16
     """Most images and files of one message. 0: none are taken."""
-    max_client_tools: Annotated[int, Field(ge=1, le=10_000)] = 128
-    """Most tools of one message that its caller runs. Their definitions may have 262,144 bytes of JSON together, or 2,048 for
-    each tool of this number if that is more."""
     max_part_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 16 * 1_048_576
     """Largest image or file of a message, bytes."""
     max_content_bytes: Positive = 10 * 1_073_741_824

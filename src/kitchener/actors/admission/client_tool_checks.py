@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kitchener.canonical import canonical_bytes
-from kitchener.config import LimitsConfig
 from kitchener.errors import CallerError, EntryRefused
 from kitchener.plain_names import quoted
 from kitchener.records.entries.sources import ToolDefinition
@@ -17,19 +16,17 @@ from kitchener.schemas.compiled_schemas import SchemaBudget
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALIKE: Final = str.maketrans("-.", "__")
-_DEFINITION_BYTES: Final = 262_144
-"""Most bytes of JSON of all definitions of one message, unless 2,048 for each of `max_client_tools` are more."""
-_BYTES_EACH: Final = 2_048
+_MAX_TOOLS: Final = 128
+"""Most tools of one message, as OpenAI's API has it."""
+_DEFINITION_BYTES: Final = 2_048 * _MAX_TOOLS
+"""Most bytes of JSON of all definitions of one message."""
 
 
-def checked_client_tools(
-    tools: object, limits: LimitsConfig, known: Sequence[ToolDefinition], budget: SchemaBudget | None = None
-) -> ClientToolset:
+def checked_client_tools(tools: object, known: Sequence[ToolDefinition], budget: SchemaBudget | None = None) -> ClientToolset:
     """Returns the tools of a message as a set.
 
     Args:
         tools: as the caller gives them; a `ClientToolset` was checked when it was made, and is returned as it is
-        limits: how many tools there may be, and how large
         known: the tools of the agent class and the built-in ones, whose names are taken
         budget: limits the time for their schemas; None: no limit
 
@@ -41,9 +38,8 @@ def checked_client_tools(
         return tools
     if isinstance(tools, str) or not isinstance(tools, Sequence):
         raise CallerError(f"client_tools = {quoted(tools)}: expected a list of ClientTool(…)")
-    if len(tools) > limits.max_client_tools:
-        most = limits.max_client_tools
-        raise CallerError(f"client_tools has {len(tools)} members: expected at most max_client_tools = {most}")
+    if len(tools) > _MAX_TOOLS:
+        raise CallerError(f"client_tools has {len(tools)} members: expected at most {_MAX_TOOLS}")
     taken, checked = {_alike(each["tool_id"]): _owned(each) for each in known}, list[ClientTool]()
     for number, each in enumerate(tools, 1):
         if not isinstance(each, ClientTool):
@@ -54,7 +50,7 @@ def checked_client_tools(
             raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
         taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
         checked.append(_with_type(each))
-    return _compiled(checked, max(_DEFINITION_BYTES, _BYTES_EACH * limits.max_client_tools), budget)
+    return _compiled(checked, _DEFINITION_BYTES, budget)
 
 
 def _owned(tool: ToolDefinition) -> str:

@@ -49,7 +49,6 @@ class RequestChecks:
         client_tools: Literal["allow", "refuse"] = "allow",
     ) -> None:
         self._by_model, self._tools, self._takes_client_tools = by_model, tools, client_tools == "allow"
-        self._limits = limits
         self._max_chars, self._max_nesting = limits.max_message_chars, limits.max_nesting
         self._max_parts = limits.max_parts
 
@@ -200,7 +199,7 @@ class RequestChecks:
     def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str, budget: SchemaBudget | None) -> TurnCall:
         """A call with the tools that its caller runs; raises CallerError unless the agent class takes these."""
         known = self._tools.definitions() if self._tools is not None else ()
-        found = checked_client_tools(tools, self._limits, known, budget)
+        found = checked_client_tools(tools, known, budget)
         if found is not tools and not self._takes_client_tools:
             raise CallerError('client_tools: this agent class takes none (client_tools = "refuse")')
         choice = self._choice(tool_choice, found.names) if tool_choice != "auto" else None
