@@ -60,7 +60,7 @@ LOCATIONS: Final = frozenset(("ho2m_path", "ho1m_path", "ho3_memory_dir", "memor
 NOT_POLICY: Final = (LOCATIONS - {"memory_dir"}) | {"session_queue", "idle_passivate_s", "session_id_digits"}
 """Settings that decide nothing: where files are, and how long something waits."""
 
-DERIVED: Final = ("consolidation_backoff_s",)
+DERIVED: Final = ("consolidation_backoff_s", "reply_reserve_s")
 """Values that were settings and now follow from one. They stay on record and in the identity, which is thus as it was."""
 
 MAX_IDENTITIES: Final = 64
