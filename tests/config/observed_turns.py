@@ -329,12 +329,6 @@ async def named(root: Path, agent_class: str) -> Hashable:
         return "refused"
 
 
-async def session_id(root: Path, **config: Any) -> Hashable:
-    """How long the id of a session is."""
-    async with open_scripted(root, **config) as runtime:
-        return len(await runtime.supervisor().start_session())
-
-
 async def streamed(root: Path, **limits: int) -> Hashable:
     """How far a turn with a reply of many words has come when its reader stops."""
     reply = " ".join(f"word{number}" for number in range(60))

@@ -210,7 +210,6 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.turn_deadline_s": Seen(1.0, 1_000.0, with_settings(turns.cut_off, "turn_deadline_s")),
     "agents.*.admission_deadline_s": Seen(1.0, 1_000.0, with_settings(turns.kept_waiting, "admission_deadline_s")),
     "agents.*.idle_passivate_s": Seen(1.0, 1_000.0, with_settings(turns.passivated, "idle_passivate_s")),
-    "agents.*.session_id_digits": Seen(8, 12, with_settings(turns.session_id, "session_id_digits")),
     "agents.*.ho3_memory_dir": agent_place("ho3_memory_dir", ho3_enabled=True),
     "agents.*.consolidation": Seen("auto", "manual", with_settings(turns.learning, "consolidation")),
     "agents.*.consolidation_deadline_s": Seen(1.0, 1_000.0, with_settings(turns.slow_lesson, "consolidation_deadline_s")),

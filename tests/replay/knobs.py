@@ -226,7 +226,6 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.turn_deadline_s": _WAITING,
     "agents.*.admission_deadline_s": _WAITING,
     "agents.*.idle_passivate_s": "a passivated session comes back from the ledger as it was",
-    "agents.*.session_id_digits": "what a session is called",
     "agents.*.ho3_enabled": Policy("ADMIN", False, "TURN_COMPLETED", "gate_ts", 3),
     "agents.*.ho3_memory_dir": _WHERE,
     "agents.*.ho3_gate_count_threshold": Policy("RESIDENT:off", 2, "TURN_COMPLETED", "consolidation_candidates"),

@@ -58,7 +58,8 @@ POLICY_MODULES: Final = (
 LOCATIONS: Final = frozenset(("ho2m_path", "ho1m_path", "ho3_memory_dir", "memory_dir", "prompt_dir", "attention_templates"))
 """Settings that say where files are. The files of a directory count by hash instead."""
 NOT_POLICY: Final = (LOCATIONS - {"memory_dir"}) | {"session_queue", "idle_passivate_s", "session_id_digits"}
-"""Settings that decide nothing: where files are, and how long something waits."""
+"""Settings that decide nothing: where files are, and how long something waits. Records of earlier versions name
+`session_id_digits`."""
 
 DERIVED: Final = ("consolidation_backoff_s", "reply_reserve_s")
 """Values that were settings and now follow from one. They stay on record and in the identity, which is thus as it was."""

@@ -248,8 +248,6 @@ class SessionConfig(Settings):
     """Longest wait of a message for its session and for a free turn, seconds."""
     idle_passivate_s: Seconds = 300.0
     """Idle time after which a session leaves memory, seconds. It returns from the ledger with its next message."""
-    session_id_digits: Annotated[int, Field(ge=8, le=32)] = 8
-    """Hexadecimal digits of new session ids. Use 32 where an id must not be guessed."""
 
     @property
     def reply_reserve_s(self) -> float:
@@ -403,6 +401,7 @@ class HO2Config(
         "consolidation_recent_events": "was removed: a consolidation shows the model the 20 newest events",
         "consolidation_message_chars": "was removed: a consolidation shows the model the first 500 characters of a message",
         "consolidation_backoff_max_s": "was removed: the longest wait is 30 times `consolidation_deadline_s`",
+        "session_id_digits": "was removed: a session id has 8 digits; `open_runtime(ids=RandomIds(32))` makes longer ones",
         "reply_reserve_s": "was removed: tools are stopped a twelfth of `turn_deadline_s` before the turn's deadline",
         "consolidation_backoff_s": "was removed: the first wait is half of `consolidation_deadline_s`",
     }
