@@ -89,6 +89,31 @@ async def test_a_silent_stream_sends_a_comment_every_15_seconds() -> None:
     assert sent == [b"", COMMENT, b"data: {}\n\n", b""]
 
 
+async def test_a_client_that_leaves_a_piece_untaken_for_the_time_of_a_request_counts_as_gone() -> None:
+    gone, untaken, config = list[str](), anyio.Event(), ServeConfig(request_timeout_s=20)
+
+    async def receive() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message.get("body"):
+            untaken.set()
+            await anyio.sleep_forever()
+
+    stream = EventStream(one_piece(), config, lambda: gone.append("gone"))
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream, {"method": "GET", OPEN_STREAMS: OpenStreams(config)}, receive, send)
+            await untaken.wait()
+            now = anyio.current_time()
+            stream.check(now + 19)
+            await anyio.wait_all_tasks_blocked()
+            assert gone == []
+            stream.check(now + 20)
+    assert gone == ["gone"]
+
+
 async def test_a_stream_with_a_comment_leaves_nothing_to_the_collector() -> None:
     """A comment that was taken needs no cancellation at the end, which would leave a cycle."""
 
