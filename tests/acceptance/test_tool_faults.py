@@ -238,7 +238,7 @@ async def test_endless_progress_holds_nobody_up_and_ends_with_the_tools_time(tmp
             closed.set()
 
     model = Persistent(asking(("counts", {})), until=1)
-    async with scripted(model.provider, tools=[counts]) as runtime:
+    async with scripted(model.provider, tools=[counts], limits={"stream_buffer": 2}) as runtime:
         with anyio.fail_after(20):
             told = [each async for each in runtime.supervisor().stream_turn("go") if isinstance(each, ToolProgress)]
     assert closed.is_set()

@@ -155,7 +155,7 @@ async def test_a_slow_reader_slows_no_tool_and_misses_only_old_progress(scripted
         return "done"
 
     with anyio.fail_after(30):
-        async with scripted(calling("rush"), tools=[rush]) as runtime:
+        async with scripted(calling("rush"), tools=[rush], limits={"stream_buffer": 4}) as runtime:
             values = list[float | None]()
             async for update in runtime.supervisor().stream_turn("go"):
                 if isinstance(update, ToolStarted):
@@ -163,7 +163,7 @@ async def test_a_slow_reader_slows_no_tool_and_misses_only_old_progress(scripted
                 if isinstance(update, ToolProgress):
                     values.append(update.value)
     assert values[-1] == 4_999
-    assert len(values) < 1_000
+    assert len(values) < 100
     assert values == sorted(values)  # type: ignore[type-var]  # all are numbers
 
 

@@ -329,6 +329,20 @@ async def named(root: Path, agent_class: str) -> Hashable:
         return "refused"
 
 
+async def streamed(root: Path, **limits: int) -> Hashable:
+    """How far a turn with a reply of many words has come when its reader stops."""
+    reply = " ".join(f"word{number}" for number in range(60))
+    async with open_scripted(root, ScriptedProvider.replies(reply), limits=limits) as runtime:
+        seen, found = 0, 0
+        async for _ in runtime.supervisor().stream_turn("hello"):
+            seen += 1
+            if seen == 10:
+                await settle()
+                boxes = runtime.statistics()["mailboxes"]
+                found = boxes["gateway"]["scripted"].running
+    return found
+
+
 async def tool_run(root: Path, seconds: float = 0.0, **config: Any) -> Hashable:
     """A command whose tool takes so long and returns a long text: what the executor's ledger has of it."""
     begun, ended = anyio.Event(), anyio.Event()

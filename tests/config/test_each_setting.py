@@ -104,6 +104,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "limits.max_parts": limits("max_parts", turns.attached, 0, 1),
     "limits.max_part_bytes": limits("max_part_bytes", turns.attached, 4, 5),
     "limits.max_content_bytes": limits("max_content_bytes", turns.attached, 4, 1_000),
+    "limits.stream_buffer": Seen(1, 256, with_settings(turns.streamed, "stream_buffer")),
     "admin.socket": Seen(False, True, with_settings(administered.listens, "socket")),
     "admin.deadline_s": Seen(1.0, 1_000.0, with_settings(administered.slow_operation, "deadline_s")),
     "memory.enabled": Seen(False, True, with_settings(turns.memory_of, "enabled", custom_kinds=("mood",))),

@@ -112,7 +112,7 @@ def long(request: PromptRequest) -> Any:
 @pytest.mark.parametrize("narrow", ["turns", "calls of the provider"])
 async def test_readers_who_stop_reading_leave_room_for_others(tmp_path: Path, narrow: str) -> None:
     """Regression: a reader who stops keeps its turn's slot, and its provider's, until the deadline of the turn."""
-    config = scripted_config(tmp_path, limits={"max_running_turns": 8} if narrow == "turns" else {})
+    config = scripted_config(tmp_path, limits={"stream_buffer": 1, **({"max_running_turns": 8} if narrow == "turns" else {})})
     if narrow != "turns":
         provider = ProviderConfig(kind="offline", max_concurrency=8)
         router = RouterConfig(default_provider="scripted", providers={"scripted": provider})

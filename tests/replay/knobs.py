@@ -59,6 +59,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "limits.abort_grace_s": _WAITING,
     "limits.shutdown_grace_s": _WAITING,
     "limits.max_message_chars": _OUTSIDE,
+    "limits.stream_buffer": _WAITING,
     "limits.max_parts": _OUTSIDE,
     "limits.max_part_bytes": _OUTSIDE,
     "limits.max_content_bytes": _OUTSIDE,

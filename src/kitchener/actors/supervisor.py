@@ -411,7 +411,7 @@ class HO2Supervisor:
             await tell(TurnCompleted(as_asked(outcome.result, call.output)))
             self._consolidations.start(outcome.gates)
 
-        async with aclosing(streamed(run, self._host.tasks)) as updates:
+        async with aclosing(streamed(run, self._host.tasks, self._host.limits.stream_buffer)) as updates:
             async for update in updates:
                 yield update
 

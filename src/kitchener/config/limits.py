@@ -15,7 +15,6 @@ class LimitsConfig(Settings):
         "gateway_concurrency": "was removed: `max_concurrency` of each provider says how many calls are made at a time",
         "restart_window_s": "was removed: `max_restarts` counts the failures within a minute",
         "max_client_tools_bytes": "was removed: definitions of a message's tools have at most 262,144 bytes",
-        "stream_buffer": "was removed: a stream holds 256 updates for a slow reader",
         "max_client_tools": "was removed: a message brings at most 128 tools",
         "executor_queue": "was removed: half as many work orders wait as `executor_concurrency` lets run",
         "background_queue": "was removed: 500 consolidations wait for each that `background_concurrency` lets run",
@@ -60,6 +59,8 @@ class LimitsConfig(Settings):
     """Largest image or file of a message, bytes."""
     max_content_bytes: Positive = 10 * 1_073_741_824
     """Bytes of all images and files that are stored under `plane_root`. A message with a further one is refused."""
+    stream_buffer: Positive = 256
+    """Updates that `stream_turn` holds for a slow reader. When it is full, the turn waits for the reader."""
 
     @property
     def executor_queue(self) -> int:

@@ -15,7 +15,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
-from kitchener.actors.turn.stream import STREAM_BUFFER
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError, LedgerWriteError
@@ -185,7 +184,7 @@ async def open_server(runtime: Runtime, *, clock: Clock | None = None) -> AsyncI
     async with anyio.create_task_group() as tasks:
         serve = config.serve
         counts, cancels = ServerCounts(config.classes or ("ADMIN",)), serve.client_gone == "cancel"
-        turns = ServedTurns(tasks, STREAM_BUFFER, serve.text_interval_s, cancels=cancels, counts=counts)
+        turns = ServedTurns(tasks, config.limits.stream_buffer, serve.text_interval_s, cancels=cancels, counts=counts)
         server = KitchenerServer(runtime, callers, turns, clock or SystemClock())
         tasks.start_soon(server.look_after)
         try:

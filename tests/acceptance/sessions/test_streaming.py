@@ -243,9 +243,9 @@ async def test_a_replaced_stream_ends_with_turn_replaced(scripted: OpenRuntime) 
 
 
 async def test_a_slow_reader_holds_the_turn_back_and_loses_nothing(scripted: OpenRuntime) -> None:
-    """Its buffer holds 256 updates: a reader who stops reading stops the turn; when it goes on, every update comes."""
-    reply = " ".join(f"word{n}" for n in range(300))
-    async with scripted(ScriptedProvider.replies(reply)) as runtime:
+    """With a buffer of one update a reader who stops reading stops the turn; when it goes on, every update comes."""
+    reply = " ".join(f"word{n}" for n in range(60))
+    async with scripted(ScriptedProvider.replies(reply), limits={"stream_buffer": 1}) as runtime:
         updates: list[TurnUpdate] = []
         with anyio.fail_after(10):
             async for update in runtime.supervisor().stream_turn("hello"):

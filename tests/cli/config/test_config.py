@@ -396,7 +396,6 @@ def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli:
         ("ledger.linger_per_turn_ms", "a hundredth of `linger_ms`"),
         ("limits.gateway_concurrency", "`max_concurrency` of each provider says how many calls are made at a time"),
         ("limits.max_client_tools_bytes", "at most 262,144 bytes"),
-        ("limits.stream_buffer", "256 updates"),
         ("limits.max_client_tools", "at most 128 tools"),
         ("serve.max_addresses", "remembers 4,096 addresses"),
         ("agents.ADMIN.consolidation_queue", "500 consolidations wait for each"),

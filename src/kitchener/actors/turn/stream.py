@@ -1,7 +1,6 @@
 """Turns the updates of a running turn into an async iterator. The turn runs in its own task."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -9,19 +8,18 @@ from anyio.abc import TaskGroup
 from kitchener.cancellation import cut_off, is_scope_cancelled
 from kitchener.records.turn import TurnUpdate, UpdateListener
 
-STREAM_BUFFER: Final = 256
-"""Updates that a stream holds for a slow reader: some seconds of a model's text, and little memory. When it is full, the turn
-waits for the reader."""
 
-
-async def streamed(run: Callable[[UpdateListener], Awaitable[None]], tasks: TaskGroup) -> AsyncGenerator[TurnUpdate, None]:
+async def streamed(
+    run: Callable[[UpdateListener], Awaitable[None]], tasks: TaskGroup, capacity: int
+) -> AsyncGenerator[TurnUpdate, None]:
     """Yields the updates of `run` as they happen. Leaving the iterator cancels `run`; its errors are raised here.
 
     Args:
         run: the turn; its argument is the function that it calls with each update
         tasks: the task group that runs the turn
+        capacity: updates buffered for a slow reader; when the buffer is full, the turn waits for the reader
     """
-    send, receive = anyio.create_memory_object_stream[TurnUpdate](STREAM_BUFFER)
+    send, receive = anyio.create_memory_object_stream[TurnUpdate](capacity)
     stop, failure = anyio.CancelScope(), list[Exception]()
 
     async def tell(update: TurnUpdate) -> None:
