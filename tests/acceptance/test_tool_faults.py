@@ -265,22 +265,14 @@ async def test_a_tool_that_hangs_to_the_turns_deadline_leaves_time_for_the_reply
     assert "did not end within its time limit of 1000 s or the turn's deadline" in model.told[0]["error"]
 
 
-async def test_a_model_that_takes_longer_than_the_reserve_ends_the_turn_and_its_session_goes_on(scripted: OpenRuntime) -> None:
+async def test_without_a_reserve_such_a_turn_is_aborted_and_its_session_goes_on(scripted: OpenRuntime) -> None:
     @tool(read_only=True, timeout_s=100)
     async def stuck() -> None:
         """Hangs."""
         await anyio.sleep_forever()
 
-    async def model(request: PromptRequest) -> Any:
-        if request.wo_type == "classify":
-            return QUESTION
-        if request.variables["user_message"] != "go":
-            return "That is all."
-        if any(message.role == "tool" for message in request.messages):
-            await anyio.sleep_forever()
-        return tuple(asking(("stuck", {})))
-
-    async with scripted(ScriptedProvider(model), tools=[stuck]) as runtime:
+    model = Persistent(asking(("stuck", {})), until=1)
+    async with scripted(model.provider, tools=[stuck], reply_reserve_s=0.0) as runtime:
         supervisor = runtime.supervisor()
         session_id = await supervisor.start_session()
         with anyio.fail_after(20):

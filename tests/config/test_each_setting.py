@@ -72,6 +72,10 @@ def served_client(key: str, one: Any, other: Any) -> Seen:
     return Seen(one, other, lambda root, value: served.client_asked(root, key, value))
 
 
+LATE_TOOL: Final = {"seconds": 10.0, "tool_timeout_s": 500.0, "turn_deadline_s": turns.LATE_S + 1}
+"""A tool that ends one second before its turn must."""
+
+
 def _plane(root: Path, value: str) -> Any:
     return turns.files(root, value, plane_root="{}")
 
@@ -192,6 +196,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "agents.*.ho2m_path": agent_place("ho2m_path", "ho2m.jsonl"),
     "agents.*.ho1m_path": agent_place("ho1m_path", "ho1m.jsonl"),
     "agents.*.tool_timeout_s": Seen(1.0, 1_000.0, with_settings(turns.tool_run, "tool_timeout_s", seconds=10.0)),
+    "agents.*.reply_reserve_s": Seen(0.0, 10.0, with_settings(turns.tool_run, "reply_reserve_s", **LATE_TOOL)),
     "agents.*.tool_result_max_bytes": Seen(100, 65_536, with_settings(turns.tool_run, "tool_result_max_bytes")),
     "agents.*.tool_limits.*.concurrency": Seen(1, None, with_settings(turns.two_tool_runs, "concurrency")),
     "agents.*.tool_limits.*.rate_per_minute": Seen(1, None, with_settings(turns.two_tool_runs, "rate_per_minute")),

@@ -179,6 +179,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.max_retries": Policy("ADMIN", 0, "WO_PLANNED", "entry", 6),
     "agents.*.tool_turn_limit": Policy("ADMIN", 2, "WO_PLANNED", "constraints.turn_limit", 1),
     "agents.*.parallel_tools": Policy("ADMIN", 2, "WO_PLANNED", "constraints.parallel_tools", 1),
+    "agents.*.reply_reserve_s": "what came of a tool's run is on record and taken as given",
     "agents.*.tool_timeout_s": "what came of a tool's run is on record and taken as given",
     "agents.*.tool_result_max_bytes": "a tool's result is recorded as it was kept, and taken as given",
     "agents.*.tool_limits.*.concurrency": _WAITING,

@@ -199,7 +199,7 @@ async def test_a_turn_that_took_too_long_is_not_begun_again(tmp_path: Path) -> N
     hold = Hold("hello", wo_type="synthesize")
     provider = ScriptedProvider(echo, gate=hold)
     async with (
-        serving(tmp_path / "root", provider, turn_deadline_s=0.05) as inside,
+        serving(tmp_path / "root", provider, turn_deadline_s=0.05, reply_reserve_s=0.0) as inside,
         connected(inside) as (client, sent),
     ):
         with pytest.raises(openai.APIStatusError):

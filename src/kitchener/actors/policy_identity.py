@@ -61,7 +61,7 @@ NOT_POLICY: Final = (LOCATIONS - {"memory_dir"}) | {"session_queue", "idle_passi
 """Settings that decide nothing: where files are, and how long something waits. Records of earlier versions name
 `session_id_digits`."""
 
-DERIVED: Final = ("consolidation_backoff_s", "reply_reserve_s")
+DERIVED: Final = ("consolidation_backoff_s",)
 """Values that were settings and now follow from one. They stay on record and in the identity, which is thus as it was."""
 
 MAX_IDENTITIES: Final = 64

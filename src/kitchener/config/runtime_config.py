@@ -204,6 +204,9 @@ class ToolsConfig(Settings):
     """Tools that run side by side, where the model calls several read-only tools one after another. 1: one by one."""
     tool_timeout_s: Seconds = 30.0
     """Longest run of a tool that sets no limit of its own, seconds."""
+    reply_reserve_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 10.0
+    """Seconds before the turn's deadline at which its tools are stopped, so that the model can still reply; at most a quarter
+    of the time that is left when a tool starts."""
     max_tool_calls: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Tool calls of one reply. A further one is refused, and the model then replies without tools."""
     max_equal_calls: Annotated[int, Field(ge=1, le=1_000)] = 3
@@ -242,17 +245,11 @@ class SessionConfig(Settings):
     """Messages that may wait for one session. A further message is refused. Also how often the start of a turn is written
     again, where messages were refused while it was written."""
     turn_deadline_s: Seconds = 120.0
-    """Longest turn, seconds, where the call names no deadline. The last twelfth of it, but at most a quarter of the time that
-    is left when a tool starts, is no time for tools: they are stopped, so that the model can still reply."""
+    """Longest turn, seconds, where the call names no deadline."""
     admission_deadline_s: Seconds = 30.0
     """Longest wait of a message for its session and for a free turn, seconds."""
     idle_passivate_s: Seconds = 300.0
     """Idle time after which a session leaves memory, seconds. It returns from the ledger with its next message."""
-
-    @property
-    def reply_reserve_s(self) -> float:
-        """Time before a turn's deadline at which its tools are stopped, seconds."""
-        return self.turn_deadline_s / 12
 
 
 class AttentionConfig(Settings):
@@ -402,7 +399,6 @@ class HO2Config(
         "consolidation_message_chars": "was removed: a consolidation shows the model the first 500 characters of a message",
         "consolidation_backoff_max_s": "was removed: the longest wait is 30 times `consolidation_deadline_s`",
         "session_id_digits": "was removed: a session id has 8 digits; `open_runtime(ids=RandomIds(32))` makes longer ones",
-        "reply_reserve_s": "was removed: tools are stopped a twelfth of `turn_deadline_s` before the turn's deadline",
         "consolidation_backoff_s": "was removed: the first wait is half of `consolidation_deadline_s`",
     }
 

@@ -83,7 +83,7 @@ def config_of(root: Path, slow: ProviderConfig, limits: dict[str, int]) -> Runti
         providers={"slow": slow, "fast": ProviderConfig(kind="offline")},
         domain_tag_routes={"fast": Route(provider_id="fast")},
     )
-    fast = {"domain_tags": ("fast",), "tools": ("*",)}
+    fast = {"domain_tags": ("fast",), "tools": ("*",), "reply_reserve_s": 0.0}
     return scripted_config(root, limits=limits, agents={FAST: fast}).model_copy(update={"router": router})
 
 
@@ -268,12 +268,12 @@ async def test_a_call_of_a_tool_that_finds_no_room_does_not_make_its_turn_overlo
 
         with pytest.raises(Overloaded):
             await runtimes[0].gateway.complete(request, on_attempt=quiet)
-        return "no room"
+        await anyio.sleep_forever()
+        raise AssertionError
 
-    async def model(request: PromptRequest) -> Any:
-        if request.wo_type == "synthesize":
-            await anyio.sleep_forever()
-        return {**QUESTION, "speech_act": "command", "tool_request": {"tool_id": "ask_the_slow_one", "arguments": {}}}
+    def model(request: PromptRequest) -> Any:
+        wanted = {"tool_id": "ask_the_slow_one", "arguments": {}}
+        return {**QUESTION, "speech_act": "command", "tool_request": wanted} if request.wo_type == "classify" else echo(request)
 
     async with crowd(tmp_path, places=1, tools=[ask_the_slow_one], fast=model, gateway_queue=1) as found:
         runtimes.append(found.runtime)

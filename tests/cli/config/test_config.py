@@ -402,7 +402,6 @@ def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli:
         ("limits.executor_queue", "half as many work orders wait as `executor_concurrency`"),
         ("limits.background_queue", "500 consolidations wait for each"),
         ("agents.ADMIN.session_id_digits", "`open_runtime(ids=RandomIds(32))`"),
-        ("agents.ADMIN.reply_reserve_s", "a twelfth of `turn_deadline_s`"),
         ("agents.ADMIN.consolidation_backoff_s", "half of `consolidation_deadline_s`"),
         ("router.providers.it.max_rate_limited", "five times `max_retries`"),
         ("serve.local_subject", "the subject is `local`"),
