@@ -21,7 +21,6 @@ from benchmarks.served_root import checked_ledgers, served
 KEYS: Final = {"ADA_KEY": "the-key-of-ada-0001", "EVE_KEY": "the-key-of-eve-0002", "DESK_KEY": "the-key-of-desk-0003"}
 SETTINGS: Final = """[serve]
 request_timeout_s = 2
-write_timeout_s = 2
 max_request_bytes = 1048576
 wrong_keys_per_minute = 10
 [serve.clients.ada]

@@ -23,6 +23,7 @@ from benchmarks.conversations import Conversation, read_conversations
 from kitchener import HO2Config
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.actors.authority.ranking import TurnWords, words_under
+from kitchener.actors.similarity.embeddings import SCORED
 from kitchener.actors.similarity.matrix import VectorMatrix
 from kitchener.actors.similarity.vectors import Vector, unit_vector
 from kitchener.config import EmbeddingsConfig
@@ -52,7 +53,7 @@ def made_up(source: random.Random) -> Vector:
 def rank(words: TurnWords, vectors: VectorMatrix, asked: Vector, question: str, ruleset: Ruleset) -> None:
     """One ranking, as a turn makes it."""
     config, among = EmbeddingsConfig(), len(words.turns)
-    scores = vectors.scores(asked, among, config.scored)
+    scores = vectors.scores(asked, among, SCORED)
     named = {words.turns[n].ref.entry_id: score for n, score in scores.items()}
     similar = Similarity("made-up", config.weight, named, 0)
     wanted = ruleset.context_budget * among // words.tokens(among)

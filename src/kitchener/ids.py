@@ -56,7 +56,7 @@ class RandomIds:
         self._digits = digits
 
     def session_id(self) -> SessionId:
-        """Returns `SES-` and as many random hex digits as the settings ask for."""
+        """Returns `SES-` and so many random hex digits."""
         return SessionId(f"SES-{uuid4().hex[: self._digits]}")
 
 

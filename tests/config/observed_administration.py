@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from anyio.abc import ByteStream
 
 from kitchener.errors import KitchenerError
 from kitchener.runtime.admin.admin_client import NobodyListens, ask
@@ -13,7 +12,7 @@ from kitchener.runtime.admin.operations import EndSession, ReadStatistics
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 from tests.config.observed_turns import Gate, pass_time, until
-from tests.runtime.admin.listening import framed, listening, listening_config, request, socket_of
+from tests.runtime.admin.listening import listening, listening_config
 
 
 async def asked(root: Path, operation: Any) -> str:
@@ -29,38 +28,6 @@ async def listens(root: Path, **admin: Any) -> Hashable:
     """A runtime whose program says nothing about a socket."""
     async with listening(root, admin=admin):
         return await asked(root, ReadStatistics())
-
-
-async def long_request(root: Path, **admin: Any) -> Hashable:
-    """A request of some two thousand bytes, for a session that does not exist."""
-    async with listening(root, admin=admin):
-        return await asked(root, EndSession(agent_class="ADMIN", session_id="x" * 2_000))
-
-
-async def second_client(root: Path, **admin: Any) -> Hashable:
-    """A request while another client is connected."""
-    async with listening(root, admin=admin), await anyio.connect_unix(socket_of(root)) as first:
-        await first.send(b"\0")
-        return await asked(root, ReadStatistics())
-
-
-async def silent_client(root: Path, **admin: Any) -> Hashable:
-    """A client that sends nothing for a while."""
-    async with listening(root, admin=admin), await anyio.connect_unix(socket_of(root)) as silent:
-        await silent.send(b"\0")
-        assert await asked(root, ReadStatistics()) == "answered"
-        await pass_time()
-        return await asked_again(silent)
-
-
-async def asked_again(stream: ByteStream) -> str:
-    """Whether a connection that was silent still takes a request."""
-    try:
-        await stream.send(framed(request())[1:])
-        await stream.receive()
-    except (anyio.BrokenResourceError, anyio.EndOfStream):
-        return "cut off"
-    return "answered"
 
 
 async def slow_operation(root: Path, **admin: Any) -> Hashable:

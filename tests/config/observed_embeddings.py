@@ -61,21 +61,6 @@ async def waited(root: Path, **embeddings: Any) -> Hashable:
     return found[0]
 
 
-async def paused(root: Path, **embeddings: Any) -> Hashable:
-    """How often a provider is asked that fails, in turns ten seconds apart."""
-
-    async def fail(texts: Sequence[str]) -> None:
-        raise RuntimeError("down")
-
-    failing = Meanings(fail)
-    async with opened(config(root, **embeddings), failing) as runtime:
-        session_id = await say(runtime, DOG)
-        for message in CHATTER[:3]:
-            CLOCK.jump(10.0)
-            await say(runtime, message, session_id=session_id)
-    return len(failing.calls)
-
-
 async def over_http(root: Path, **embeddings: Any) -> Hashable:
     """What an endpoint is asked, or the refusal of the settings. `{}` in a value is the endpoint's root."""
     async with AsyncExitStack() as stack:

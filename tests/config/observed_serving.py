@@ -1,7 +1,5 @@
 """What a user sees of the settings of `[serve]`: who is let in, as whom, how much of it, and what becomes of who goes away."""
 
-import io
-import logging
 import os
 import time
 from collections.abc import AsyncIterator, Hashable
@@ -18,7 +16,6 @@ from kitchener.errors import ConfigError
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.runtime.root_layout import ledger_paths
 from kitchener.serve.application import open_listener
-from kitchener.serve.log_limit import limited
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 from tests.actors.waiting import settle
@@ -154,15 +151,6 @@ async def _signed(root: Path, secret: str, **serve: Any) -> Hashable:
             return tuple(each.subject_id for each in await client.runtime.sessions())
 
 
-async def branched(root: Path, **serve: Any) -> Hashable:
-    """A conversation with two first messages, of which the older one goes on."""
-    async with serving(root, serve=serve) as client:
-        chat = client.with_headers(x_chat_id="c")
-        for messages in (("one",), ("uno",), ("one", "echo: one", "two")):
-            await chat.chat(*messages)
-        return len(await client.runtime.sessions())
-
-
 async def titled(root: Path, **serve: Any) -> Hashable:
     """A first message that may be a client's prompt for a title."""
     async with serving(root, serve=serve) as client:
@@ -233,19 +221,6 @@ async def slow_body(root: Path, **serve: Any) -> Hashable:
     return status
 
 
-async def slow_reader(root: Path, **serve: Any) -> Hashable:
-    """A client that takes nothing of its stream for a while."""
-    async with serving(root, serve=serve) as client, anyio.create_task_group() as tasks:
-        asked = Asked()
-        tasks.start_soon(client.run, asked, "POST", COMPLETIONS, chat_body("hello", stream=True))
-        await until(lambda: asked.status == 200)
-        await client.runtime.drain()
-        await pass_time()
-        cut_off = asked.done.is_set()
-        asked.taking.set()
-    return cut_off
-
-
 class _Halting(ScriptedProvider):
     """A model that says two words, and a third one when its gate opens."""
 
@@ -282,22 +257,6 @@ async def streamed(root: Path, **serve: Any) -> Hashable:
     return found
 
 
-async def silent_model(root: Path, **serve: Any) -> Hashable:
-    """A stream whose model takes a while."""
-    gate = Gate("synthesize")
-    settings = {"text_interval_s": 0, **serve}  # the head of the answer does not wait for text, while no time passes
-    async with serving(root, ScriptedProvider(echo, gate=gate), serve=settings) as client, anyio.create_task_group() as tasks:
-        asked = Asked()
-        asked.taking.set()
-        tasks.start_soon(client.run, asked, "POST", COMPLETIONS, chat_body("hello", stream=True))
-        await until(lambda: gate.arrived == 1)
-        await until(lambda: asked.arrived.is_set())
-        await pass_time()
-        comments = asked.body.count(b": keep-alive")
-        gate.opened.set()
-    return comments
-
-
 async def listened(root: Path, key: str, value: Any) -> Hashable:
     """Where a server listens, or why it does not."""
     try:
@@ -306,17 +265,6 @@ async def listened(root: Path, key: str, value: Any) -> Hashable:
     except ConfigError as error:
         return error.key
     return str(host), port == value
-
-
-async def warned(root: Path, value: int) -> Hashable:
-    """How many of several warnings are logged."""
-    logger, journal = logging.Logger("clients"), io.StringIO()
-    logger.addHandler(logging.StreamHandler(journal))
-    async with limited([logger], ServeConfig(warnings_per_minute=value).warnings_per_minute):
-        for _ in range(4):
-            logger.warning("no request")
-        found = journal.getvalue()
-    return found
 
 
 async def waited_for(root: Path, **serve: Any) -> Hashable:

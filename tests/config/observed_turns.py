@@ -16,13 +16,13 @@ import trio.testing
 from kitchener import ClientTool, FilePart, tool
 from kitchener.actors import AttentionContext, ContextFragment
 from kitchener.config import HO3MemoryConfig, LimitsConfig, ModelPrice, RuntimeConfig, SpendingConfig
-from kitchener.errors import ActorStopped, ConfigError, KitchenerError, Overloaded, ProviderError
+from kitchener.errors import ActorStopped, ConfigError, KitchenerError, Overloaded
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.runtime.loading import load_config
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.memory.remembering import EASY, LESSON, lives, say, student
+from tests.acceptance.memory.remembering import EASY, lives, say, student
 from tests.acceptance.sessions.test_nested_turns import Relay, passing_on
 from tests.acceptance.sessions.test_shutdown import BrokenForExecutors
 from tests.acceptance.stack import (
@@ -329,12 +329,6 @@ async def named(root: Path, agent_class: str) -> Hashable:
         return "refused"
 
 
-async def session_id(root: Path, **config: Any) -> Hashable:
-    """How long the id of a session is."""
-    async with open_scripted(root, **config) as runtime:
-        return len(await runtime.supervisor().start_session())
-
-
 async def streamed(root: Path, **limits: int) -> Hashable:
     """How far a turn with a reply of many words has come when its reader stops."""
     reply = " ".join(f"word{number}" for number in range(60))
@@ -454,17 +448,6 @@ async def slow_lesson(root: Path, **config: Any) -> Hashable:
         await runtime.drain()
     (entries,) = lives(root).values()
     return entries[-1]
-
-
-async def failed_lessons(root: Path, **config: Any) -> Hashable:
-    """How often a consolidation is tried whose model fails, in two turns with a while between."""
-    answers: list[Any] = [ProviderError("scripted", "refused", "no"), LESSON]
-    async with open_scripted(root, student(lambda _: answers.pop(0)), **EASY, **config) as runtime:
-        for _ in range(2):
-            await say(runtime)
-            await runtime.drain()
-            await pass_time()
-    return len(lives(root))
 
 
 async def memory_of(root: Path, **settings: Any) -> Hashable:

@@ -113,13 +113,15 @@ async def test_what_no_retry_can_mend_fails_at_once_and_never_falls_back(reason:
 
 
 async def test_after_the_last_retry_the_error_has_the_last_reason_and_lists_the_attempts() -> None:
-    script = [failure("server_error"), failure("connection"), failure("rate_limited", retry_after_s=0.001)]
+    refused = failure("rate_limited", retry_after_s=0.001)
+    script = [refused, failure("server_error"), failure("connection"), failure("timeout", retry_after_s=0.001)]
     with pytest.raises(ProviderError) as caught:
-        async with gateway_of(a=(script, {"max_rate_limited": 0})).open() as gateway:
+        async with gateway_of(a=script).open() as gateway:
             await gateway.complete(ask(), on_attempt=Told())
-    assert caught.value.reason == "rate_limited"
+    assert caught.value.reason == "timeout"
     assert caught.value.retry_after_s == 0.001
-    assert caught.value.detail == "rate_limited it was (attempts: 1 a server_error, 2 a connection, 3 a rate_limited)"
+    attempts = "1 a rate_limited, 2 a server_error, 3 a connection, 4 a timeout"
+    assert caught.value.detail == f"timeout it was (attempts: {attempts})"
 
 
 def test_the_waits_double_with_jitter_and_keep_to_retry_after() -> None:
@@ -232,16 +234,16 @@ def test_a_call_behind_the_pause_of_another_one_names_the_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    "script",
+    ("script", "retries"),
     [
-        [failure("rate_limited"), failure("rate_limited"), failure("rate_limited")],
-        [failure("server_error", retry_after_s=0.1), failure("server_error", retry_after_s=0.1)],
-        [failure("server_error")],
+        ([failure("rate_limited")] * 6, 1),
+        ([failure("server_error", retry_after_s=0.1), failure("server_error", retry_after_s=0.1)], 1),
+        ([failure("server_error")], 0),
     ],
 )
-def test_a_pause_is_only_named_if_it_is_why_the_call_ends(script: Script) -> None:
+def test_a_pause_is_only_named_if_it_is_why_the_call_ends(script: Script, retries: int) -> None:
     async def main() -> str:
-        settings = {"max_retries": len(script) - 1, "max_rate_limited": len(script) - 1}
+        settings = {"max_retries": retries, "breaker_failures": 100}
         with pytest.raises(ProviderError) as caught:
             async with gateway_of(a=(script, settings)).open() as gateway:
                 await gateway.complete(ask(), on_attempt=Told())

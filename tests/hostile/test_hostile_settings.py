@@ -25,9 +25,9 @@ DIGITS: Final = "9" * 5_000
 DEEP: Final = 2_000
 
 FILES: Final[dict[str, tuple[str, bytes, str]]] = {
-    "a whole number of 5,000 digits": ("toml", f"[limits]\nexecutor_queue = {DIGITS}".encode(), "more digits"),
+    "a whole number of 5,000 digits": ("toml", f"[limits]\nexecutor_concurrency = {DIGITS}".encode(), "more digits"),
     "the same where nothing belongs": ("toml", f"x = {DIGITS}".encode(), "more digits"),
-    "a number of 400 digits": ("toml", f"[limits]\nexecutor_queue = {DIGITS[:400]}".encode(), "less than or equal to"),
+    "a number of 400 digits": ("toml", f"[limits]\nexecutor_concurrency = {DIGITS[:400]}".encode(), "less than or equal to"),
     "a number of 400 digits for seconds": (
         "toml",
         f"[limits]\nabort_grace_s = {DIGITS[:400]}".encode(),
@@ -55,8 +55,8 @@ FILES: Final[dict[str, tuple[str, bytes, str]]] = {
     "10 MB": ("toml", b"#" * 10_000_000, "is larger than 1,048,576 bytes"),
     "line ends without end": ("toml", b"\n" * 1_000_000 + b"x", "not valid TOML"),
     "a key of 500,000 letters": ("toml", b"a" * 500_000 + b" = 1", "unknown key"),
-    "a date": ("toml", b"[limits]\nexecutor_queue = 2020-01-01", "limits.executor_queue"),
-    "JSON of 5,000 digits": ("json", f'{{"limits": {{"executor_queue": {DIGITS}}}}}'.encode(), "more digits"),
+    "a date": ("toml", b"[limits]\nexecutor_concurrency = 2020-01-01", "limits.executor_concurrency"),
+    "JSON of 5,000 digits": ("json", f'{{"limits": {{"executor_concurrency": {DIGITS}}}}}'.encode(), "more digits"),
     "JSON in JSON": ("json", f"{'[' * 200_000}".encode(), "nests deeper"),
     "objects in objects": ("json", b'{"a":' * DEEP + b"1" + b"}" * DEEP, "nests deeper"),
     "half of a pair": ("json", b'{"plane_root": "a\\ud800"}', "plane_root: must not hold"),
@@ -101,8 +101,8 @@ def test_commands_tell_it_in_one_line_and_exit_with_2(cli: Cli, what: str) -> No
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("LIMITS__EXECUTOR_QUEUE", DIGITS, "holds a value that no setting takes"),
-        ("LIMITS__EXECUTOR_QUEUE", DIGITS[:400], "limits.executor_queue"),
+        ("LIMITS__EXECUTOR_CONCURRENCY", DIGITS, "holds a value that no setting takes"),
+        ("LIMITS__EXECUTOR_CONCURRENCY", DIGITS[:400], "limits.executor_concurrency"),
         ("LIMITS", "[" * 100_000, "holds a value that no setting takes"),
         ("LIMITS", '{"a":' * 500 + "1" + "}" * 500, "nests deeper"),
         ("LIMITS", '{"a":' * 100 + "1" + "}" * 100, "nests deeper"),
@@ -134,7 +134,7 @@ async def test_nor_does_open_runtime_take_them(tmp_path: Path) -> None:
 def test_a_table_that_holds_itself_and_a_value_of_no_type_are_refused() -> None:
     endless: dict[str, Any] = {}
     endless["router"] = endless
-    for overrides in (endless, {"plane_root": object()}, {"limits": {"executor_queue": {1, 2}}}, {"plane_root": "a\0"}):
+    for overrides in (endless, {"plane_root": object()}, {"limits": {"executor_concurrency": {1, 2}}}, {"plane_root": "a\0"}):
         with pytest.raises(ConfigError) as caught:
             load_config(environ={}, overrides=overrides)
         assert caught.value.source == "argument"

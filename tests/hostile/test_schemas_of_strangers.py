@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kitchener import ClientTool
 from kitchener.actors.admission.requests import checked_client_tools
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.config import LimitsConfig
 from kitchener.errors import CallerError
 from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.schemas.json_schema import MAX_COUNTED_PAIRS, MAX_STEPS, JsonSchema
@@ -77,19 +76,19 @@ COSTLY_TO_CHECK: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("name", COSTLY_TO_COMPILE)
 def test_patterns_that_are_costly_to_compile_are_refused(name: str) -> None:
     with pytest.raises(CallerError, match=r"patterns|is not a"):
-        checked_client_tools([ClientTool("t", "", COSTLY_TO_COMPILE[name])], LimitsConfig(), ())
+        checked_client_tools([ClientTool("t", "", COSTLY_TO_COMPILE[name])], ())
 
 
 def test_patterns_count_over_all_tools_of_a_message() -> None:
     tools = [ClientTool(f"t{number}", "", fields("(?i)[a-z]{1000}")) for number in range(20)]  # each compiles it
     with pytest.raises(CallerError, match="patterns that take much memory"):
-        checked_client_tools(tools, LimitsConfig(), ())
+        checked_client_tools(tools, ())
 
 
 def test_ordinary_patterns_of_many_tools_are_taken() -> None:
     tools = [ClientTool(f"t{number}", "", fields(EMAIL, r"^\w{1,64}$", r"^\d{4}-\d\d-\d\d$")) for number in range(127)]
     tools.append(ClientTool("name", "", fields(r"^[\p{L} ]{1,50}$")))
-    assert len(checked_client_tools(tools, LimitsConfig(), ()).tools) == 128
+    assert len(checked_client_tools(tools, ()).tools) == 128
 
 
 @pytest.mark.parametrize("name", COSTLY_TO_CHECK)

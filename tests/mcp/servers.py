@@ -32,7 +32,7 @@ def faulty(folder: Path, tools: Sequence[str | Mapping[str, Any]], **settings: A
     folder.mkdir(parents=True, exist_ok=True)
     found = [listed(each) if isinstance(each, str) else each for each in tools]
     (folder / "tools.json").write_text(json.dumps(found))
-    given = {"backoff_initial_s": 0.01, "connect_timeout_s": 10.0, "call_timeout_s": 10.0, **settings}
+    given = {"backoff_max_s": 1.2, "connect_timeout_s": 10.0, "call_timeout_s": 10.0, **settings}
     return McpServerConfig(command=sys.executable, args=("-S", str(SCRIPT), str(folder)), **given)
 
 
@@ -43,7 +43,7 @@ def faulty_over_http(folder: Path, tools: Sequence[str | Mapping[str, Any]], **s
     found = HttpProcess(folder)
     try:
         found.start()
-        given = {"backoff_initial_s": 0.01, "connect_timeout_s": 10.0, "call_timeout_s": 30.0, **settings}
+        given = {"backoff_max_s": 1.2, "connect_timeout_s": 10.0, "call_timeout_s": 30.0, **settings}
         found.settings = McpServerConfig(url=f"http://127.0.0.1:{found.port}/mcp", **given)
         yield found
     finally:

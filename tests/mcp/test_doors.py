@@ -77,7 +77,7 @@ class Everything:
         self.process.wait()
 
     def settings(self, **settings: Any) -> McpServerConfig:
-        given = {"connect_timeout_s": 40.0, "backoff_initial_s": 0.05, "backoff_max_s": 0.2, "max_restarts": 1_000}
+        given = {"connect_timeout_s": 40.0, "backoff_max_s": 0.2, "max_restarts": 1_000}
         return McpServerConfig(url=f"http://127.0.0.1:{self.port}/mcp", **{**given, **settings})
 
 

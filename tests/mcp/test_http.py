@@ -36,7 +36,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at(web: HttpServer, **settings: Any) -> McpServerConfig:
-    given = {"token": "env:WEB_TOKEN", "backoff_initial_s": 0.01, "connect_timeout_s": 10.0, "call_timeout_s": 10.0}
+    given = {"token": "env:WEB_TOKEN", "backoff_max_s": 1.2, "connect_timeout_s": 10.0, "call_timeout_s": 10.0}
     return McpServerConfig(url=web.url, **{**given, **settings})
 
 

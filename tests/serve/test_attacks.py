@@ -21,7 +21,6 @@ from tests.serve.test_openai_client import Real, listening
 
 SERVE = {
     "request_timeout_s": 0.3,
-    "write_timeout_s": 0.3,
     "max_request_bytes": 1_048_576,
     "max_requests": 32,
     "wrong_keys_per_minute": 2,

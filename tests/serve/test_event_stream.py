@@ -63,6 +63,57 @@ async def test_a_comment_that_the_client_does_not_take_ends_with_the_stream() ->
     assert [each.get("body") for each in sent] == [None, b"data: {}\n\n", COMMENT, b""]
 
 
+async def test_a_silent_stream_sends_a_comment_every_15_seconds() -> None:
+    sent, taken = list[bytes](), anyio.Event()
+
+    async def receive() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+        if sent[-1] == COMMENT:
+            taken.set()
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        now = anyio.current_time()
+        assert stream.check(now + 14) <= now + 15
+        assert stream.check(now + 15) == now + 30
+        await taken.wait()
+        yield b"data: {}\n\n"
+
+    config = ServeConfig()
+    stream = EventStream(pieces(), config, lambda: None)
+    with anyio.fail_after(20):
+        await stream({"method": "GET", OPEN_STREAMS: OpenStreams(config)}, receive, send)
+    assert sent == [b"", COMMENT, b"data: {}\n\n", b""]
+
+
+async def test_a_client_that_leaves_a_piece_untaken_for_the_time_of_a_request_counts_as_gone() -> None:
+    gone, untaken, config = list[str](), anyio.Event(), ServeConfig(request_timeout_s=20)
+
+    async def receive() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message.get("body"):
+            untaken.set()
+            await anyio.sleep_forever()
+
+    stream = EventStream(one_piece(), config, lambda: gone.append("gone"))
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream, {"method": "GET", OPEN_STREAMS: OpenStreams(config)}, receive, send)
+            await untaken.wait()
+            now = anyio.current_time()
+            stream.check(now + 19)
+            await anyio.wait_all_tasks_blocked()
+            assert gone == []
+            stream.check(now + 20)
+    assert gone == ["gone"]
+
+
 async def test_a_stream_with_a_comment_leaves_nothing_to_the_collector() -> None:
     """A comment that was taken needs no cancellation at the end, which would leave a cycle."""
 

@@ -16,7 +16,7 @@ from tests.serve.requests import COMPLETIONS, Asked, Client, serving
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 TEXT_ONLY: dict[str, Any] = {"media_types": ()}
-LIMITS = {"max_message_chars": 1_000, "max_client_tools": 4, "max_part_bytes": 1_000}
+LIMITS = {"max_message_chars": 1_000, "max_part_bytes": 1_000}
 
 
 @tool
@@ -47,7 +47,7 @@ WRONG: dict[str, Wrong] = {
     "a function whose name cannot be one": Wrong(functions=(function("look up"),)),
     "a function without a name": Wrong(functions=({"type": "function", "function": {}},)),
     "two functions of one name": Wrong(functions=(function("a"), function("A"))),
-    "too many functions": Wrong(functions=tuple(function(f"f{number}") for number in range(5))),
+    "too many functions": Wrong(functions=tuple(function(f"f{number}") for number in range(129))),
     "a schema that is none": Wrong(functions=(function("f", properties={"a": {"type": "nothing"}}),)),
     "a schema that lies elsewhere": Wrong(functions=(function("f", properties={"a": {"$ref": "http://x.example/"}}),)),
     "patterns that cost too much": Wrong(functions=(function("f", **COSTLY_TO_COMPILE["names"]),)),

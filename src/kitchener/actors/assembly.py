@@ -233,7 +233,7 @@ def _sessions(given: GivenParts, authority: ContextAuthority | None, text: Activ
         ledgers=given.ledgers,
         config=given.config,
         clock=given.clock,
-        ids=given.ids or RandomIds(given.config.session_id_digits),
+        ids=given.ids or RandomIds(),
         max_active=given.host.limits.max_active_sessions,
         text=text,
         authority=authority,

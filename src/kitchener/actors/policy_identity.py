@@ -64,7 +64,11 @@ POLICY_MODULES: Final = (
 LOCATIONS: Final = frozenset(("ho2m_path", "ho1m_path", "ho3_memory_dir", "memory_dir", "prompt_dir", "attention_templates"))
 """Settings that say where files are. The files of a directory count by hash instead."""
 NOT_POLICY: Final = (LOCATIONS - {"memory_dir"}) | {"session_queue", "idle_passivate_s", "session_id_digits"}
-"""Settings that decide nothing: where files are, and how long something waits."""
+"""Settings that decide nothing: where files are, and how long something waits. Records of earlier versions name
+`session_id_digits`."""
+
+DERIVED: Final = ("consolidation_backoff_s",)
+"""Values that were settings and now follow from one. They stay on record and in the identity, which is thus as it was."""
 
 MAX_IDENTITIES: Final = 64
 """Most identities that a process caches, so that another runtime or a replay with the same settings opens faster."""
@@ -113,7 +117,7 @@ def settings_on_record(config: HO2Config, memory: HO3MemoryConfig | None) -> dic
         config: the settings of the agent class
         memory: the settings of its long-term memory; None: its turns use no memory
     """
-    settings: dict[str, object] = without_secrets(config)
+    settings: dict[str, object] = without_secrets(config) | {name: getattr(config, name) for name in DERIVED}
     if memory is not None and config.ho3_enabled:
         settings["memory"] = without_secrets(memory)
     return settings

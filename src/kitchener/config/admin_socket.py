@@ -1,23 +1,28 @@
 """Defines the settings of the administration socket."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import ClassVar
 
-from pydantic import Field
-
-from kitchener.config.settings import Positive, Seconds, Settings
+from kitchener.config.settings import Seconds, Settings
 
 
 class AdminConfig(Settings):
     """`[admin]`: the local socket by which commands change a root that a process has open. Only its owner can use it."""
 
+    gone_keys: ClassVar[Mapping[str, str]] = {
+        "max_request_bytes": "was removed: a request has at most 4,194,304 bytes",
+        "max_connections": "was removed: 8 connections are open at the same time",
+        "request_timeout_s": "was removed: a client has a twelfth of `deadline_s` to send its request",
+    }
+
     socket: bool | None = None
     """Whether a running process listens. None: `kitchener chat` and `kitchener run` do, and a program that calls `open_runtime`
     does not, since it did not ask for a socket."""
-    max_request_bytes: Annotated[int, Field(ge=1_024, le=64 * 1_048_576)] = 4 * 1_048_576
-    """Largest request, bytes. A larger one is refused, and nothing is done."""
-    max_connections: Positive = 8
-    """Connections at the same time. A further one is refused, and nothing is done."""
-    request_timeout_s: Seconds = 5.0
-    """How long a client may take to send its request, and to take the answer, seconds."""
     deadline_s: Seconds = 60.0
-    """Longest run of a request, seconds, including its wait for other requests. A command asks for no more than its own."""
+    """Longest run of a request, seconds, including its wait for other requests. A command asks for no more than its own. A
+    client may take a twelfth of it to send its request, and to take the answer."""
+
+    @property
+    def request_timeout_s(self) -> float:
+        """How long a client may take to send its request, and to take the answer, seconds."""
+        return self.deadline_s / 12

@@ -14,7 +14,10 @@ class LimitsConfig(Settings):
     gone_keys: ClassVar[Mapping[str, str]] = {
         "gateway_concurrency": "was removed: `max_concurrency` of each provider says how many calls are made at a time",
         "restart_window_s": "was removed: `max_restarts` counts the failures within a minute",
-        "max_client_tools_bytes": "was removed: the size follows from `max_client_tools`",
+        "max_client_tools_bytes": "was removed: definitions of a message's tools have at most 262,144 bytes",
+        "max_client_tools": "was removed: a message brings at most 128 tools",
+        "executor_queue": "was removed: half as many work orders wait as `executor_concurrency` lets run",
+        "background_queue": "was removed: 500 consolidations wait for each that `background_concurrency` lets run",
     }
 
     max_running_turns: Positive = 512
@@ -29,14 +32,11 @@ class LimitsConfig(Settings):
     A character of ordinary text takes 4 to 6 bytes with its turn's words; 35 where every word is short and new."""
     executor_concurrency: Positive = 256
     """Interactive work orders of one agent class that run at the same time. More than a slow provider takes, so that its own
-    queue fills first."""
-    executor_queue: Positive = 128
-    """Interactive work orders of one agent class that may wait. When it is full, turns wait for room until their deadline, and
-    then end as `Overloaded`."""
+    queue fills first. Half as many may wait. When that queue is full, turns wait for room until their deadline, and then end
+    as `Overloaded`."""
     background_concurrency: Positive = 2
-    """Consolidations of one agent class that run at the same time. Few, so that learning leaves the models to the turns."""
-    background_queue: Positive = 1_000
-    """Consolidations of one agent class that may wait. A further one is left out until its next signal."""
+    """Consolidations of one agent class that run at the same time. Few, so that learning leaves the models to the turns. For
+    each of them 500 may wait; a further one is left out until its next signal."""
     gateway_queue: Positive = 64
     """Model calls that may wait for each provider, besides its `max_concurrency`. When it is full, turns wait for room until
     their deadline, and then end as `Overloaded`."""
@@ -55,15 +55,22 @@ class LimitsConfig(Settings):
     """Longest message that a turn takes, characters."""
     max_parts: Annotated[int, Field(ge=0, le=1_000)] = 16
     """Most images and files of one message. 0: none are taken."""
-    max_client_tools: Annotated[int, Field(ge=1, le=10_000)] = 128
-    """Most tools of one message that its caller runs. Their definitions may have 262,144 bytes of JSON together, or 2,048 for
-    each tool of this number if that is more."""
     max_part_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 16 * 1_048_576
     """Largest image or file of a message, bytes."""
     max_content_bytes: Positive = 10 * 1_073_741_824
     """Bytes of all images and files that are stored under `plane_root`. A message with a further one is refused."""
     stream_buffer: Positive = 256
     """Updates that `stream_turn` holds for a slow reader. When it is full, the turn waits for the reader."""
+
+    @property
+    def executor_queue(self) -> int:
+        """Interactive work orders of one agent class that may wait."""
+        return max(1, self.executor_concurrency // 2)
+
+    @property
+    def background_queue(self) -> int:
+        """Consolidations of one agent class that may wait: many, because each waits only for a place and holds no turn."""
+        return 500 * self.background_concurrency
 
 
 class ToolLimits(Settings):

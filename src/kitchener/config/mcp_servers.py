@@ -1,6 +1,7 @@
 """Defines the settings of MCP servers, whose tools agents may call."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -16,6 +17,8 @@ class McpServerConfig(Settings):
 
     Its tools are `<label>__<tool>` for a model and `<label>.<tool>` in rules of approval. Needs the extra `mcp`.
     """
+
+    gone_keys: ClassVar[Mapping[str, str]] = {"backoff_initial_s": "was removed: the first wait is a 120th of `backoff_max_s`"}
 
     command: str | None = None
     """Program to start, which speaks the protocol on its standard input and output. It gets no environment variables of this
@@ -53,12 +56,16 @@ class McpServerConfig(Settings):
     """Largest description and schema of one tool, bytes of its JSON. A tool with more is left out."""
     max_result_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 4 * 1_048_576
     """Largest result, bytes of its JSON. A larger one is an error for the model. `tool_result_max_bytes` cuts it further."""
-    backoff_initial_s: Seconds = 0.5
-    """Wait before the server is started or reached again, seconds. It doubles with each failure in a row."""
     backoff_max_s: Seconds = 60.0
-    """Longest such wait, seconds."""
+    """Longest wait before the server is started or reached again, seconds. The first wait is a 120th of it; it doubles with
+    each failure in a row."""
     max_restarts: Positive = 10
     """Failures within ten times `backoff_max_s` after which the server is given up. Its tools then go."""
+
+    @property
+    def backoff_initial_s(self) -> float:
+        """Wait after the first failure, seconds."""
+        return self.backoff_max_s / 120
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:

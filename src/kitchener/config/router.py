@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,10 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 class ProviderConfig(Settings):
     """`[router.providers.<id>]`: an endpoint or a library that answers model calls."""
+
+    gone_keys: ClassVar[Mapping[str, str]] = {
+        "max_rate_limited": "was removed: a call that is refused with 429 makes five times `max_retries` further attempts",
+    }
 
     kind: Literal["offline", "openai_compatible", "model"] = "openai_compatible"
     """`offline`: the built-in rule-based model. `openai_compatible`: any server with a /chat/completions endpoint.
@@ -84,10 +88,8 @@ class ProviderConfig(Settings):
     answer takes about 300 bytes for each token."""
     max_retries: Annotated[int, Field(ge=0, le=20)] = 2
     """Further attempts after a failure that may pass: 5xx, connection, timeout, malformed answer; and 429 if the call has a
-    fallback."""
-    max_rate_limited: Annotated[int, Field(ge=0, le=100)] = 10
-    """Further attempts of a call that is refused with 429 and has no fallback. They wait for the pace that the provider lets
-    through, and are not counted by `max_retries`."""
+    fallback. Without a fallback, a call that is refused with 429 makes five times as many, at the pace that the provider lets
+    through; they do not count among the others."""
     backoff_initial_s: Seconds = 0.5
     """Longest wait before the first retry, seconds. It doubles with each retry; the wait is random below it. `Retry-After`
     sets the least."""
@@ -97,6 +99,11 @@ class ProviderConfig(Settings):
     """Failures in a row after which calls fail at once, because the provider is probably down."""
     breaker_reset_s: Seconds = 30.0
     """How long calls fail at once before one call may try again, seconds."""
+
+    @property
+    def max_rate_limited(self) -> int:
+        """Further attempts of a call that is refused with 429 and has no fallback."""
+        return 5 * self.max_retries
 
     @property
     def is_built_in(self) -> bool:

@@ -252,8 +252,6 @@ class SessionConfig(Settings):
     """Longest wait of a message for its session and for a free turn, seconds."""
     idle_passivate_s: Seconds = 300.0
     """Idle time after which a session leaves memory, seconds. It returns from the ledger with its next message."""
-    session_id_digits: Annotated[int, Field(ge=8, le=32)] = 8
-    """Hexadecimal digits of new session ids. Use 32 where an id must not be guessed."""
 
 
 class AttentionConfig(Settings):
@@ -309,9 +307,13 @@ class LearningConfig(Settings):
     consolidation_budget: Positive = 4_000
     """Tokens that one consolidation may use."""
     consolidation_deadline_s: Seconds = 120.0
-    """Longest consolidation, seconds, including its wait to run."""
-    consolidation_backoff_s: Seconds = 60.0
-    """Wait after a failed consolidation, seconds. It doubles with each further failure of the signal, up to 60 times this."""
+    """Longest consolidation, seconds, including its wait to run. After a failed one its signal waits half of this; the wait
+    doubles with each further failure, up to 30 times this."""
+
+    @property
+    def consolidation_backoff_s(self) -> float:
+        """Wait after a signal's first failed consolidation, seconds."""
+        return self.consolidation_deadline_s / 2
 
 
 class IntentConfig(Settings):
@@ -394,10 +396,12 @@ class HO2Config(
     """`[agents.<class>]`: one agent class, its persona, tools, budgets and policies."""
 
     gone_keys: ClassVar[Mapping[str, str]] = {
-        "consolidation_queue": "was removed: `[limits] background_queue` bounds the consolidations that wait",
+        "consolidation_queue": "was removed: 500 consolidations wait for each that `[limits] background_concurrency` lets run",
         "consolidation_recent_events": "was removed: a consolidation shows the model the 20 newest events",
         "consolidation_message_chars": "was removed: a consolidation shows the model the first 500 characters of a message",
-        "consolidation_backoff_max_s": "was removed: the longest wait is 60 times `consolidation_backoff_s`",
+        "consolidation_backoff_max_s": "was removed: the longest wait is 30 times `consolidation_deadline_s`",
+        "session_id_digits": "was removed: a session id has 8 digits; `open_runtime(ids=RandomIds(32))` makes longer ones",
+        "consolidation_backoff_s": "was removed: the first wait is half of `consolidation_deadline_s`",
     }
 
 

@@ -97,6 +97,11 @@ class ServeConfig(Settings):
 
     gone_keys: ClassVar[Mapping[str, str]] = {
         "max_addresses": "was removed: the server remembers 4,096 addresses with wrong keys, those seen last",
+        "local_subject": "was removed: without `clients` the subject is `local`; a client's key has a `subject` of its own",
+        "write_timeout_s": "was removed: `request_timeout_s` holds for what the client takes as for what it sends",
+        "keep_alive_s": "was removed: a silent stream sends a comment every 15 seconds",
+        "warnings_per_minute": "was removed: 10 lines of one kind a minute are logged",
+        "max_branches": "was removed: the 16 newest sessions of a conversation are compared",
     }
 
     host: Name = "127.0.0.1"
@@ -110,9 +115,7 @@ class ServeConfig(Settings):
     """Further names by which clients reach the server, as in the header Host, without a port. Loopback names and `host`
     always count."""
     clients: dict[Name, ServeClientConfig] = Field(default_factory=dict)
-    """`[serve.clients.<name>]`. Without any, everybody who reaches the server is `local_subject`."""
-    local_subject: Name = "local"
-    """The subject of all requests where there are no `clients`."""
+    """`[serve.clients.<name>]`. Without any, everybody who reaches the server is the subject `local`."""
     session_headers: tuple[HeaderName, ...] = ("X-OpenWebUI-Chat-Id", "X-Chat-Id")
     """Headers in which chat clients name the conversation, first match first. `X-Kitchener-Session` comes before them."""
     subject_headers: tuple[HeaderName, ...] = ("X-Kitchener-Subject", "X-OpenWebUI-User-Id")
@@ -150,26 +153,17 @@ class ServeConfig(Settings):
     wrong_keys_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 30
     """Wrong keys a minute that may come from one address. After them it gets 429 for every key that was not good from there
     before."""
-    warnings_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 10
-    """Errors, and warnings of the server, of one kind a minute that are logged. Of further ones, only their number is logged,
-    when the minute ends or the server stops."""
     trusted_proxies: tuple[IpAddress, ...] = ()
     """IP addresses of reverse proxies, such as `127.0.0.1`; no names, no networks. Their X-Forwarded-For tells the address
     that wrong keys count for. Nobody else is believed."""
     max_request_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 16 * 1_048_576
     """Largest body of a request, bytes. A larger one is refused with 413."""
     request_timeout_s: Seconds = 30.0
-    """How long a client may take to send the head of its request, and again for its body, seconds. After that it gets 408."""
-    write_timeout_s: Seconds = 30.0
-    """How long a client may leave a piece of a stream, or 16 KiB of any answer, untaken before it counts as gone, seconds."""
-    keep_alive_s: Seconds = 15.0
-    """After this silence a stream sends a comment, so that proxies keep the connection open, seconds."""
+    """How long a client may take to send the head of its request, and again for its body, seconds. After that it gets 408. And
+    how long it may leave a piece of a stream, or 16 KiB of any answer, untaken before it counts as gone."""
     text_interval_s: Annotated[float, Field(ge=0, le=10)] = 0.03
     """How long text of a stream may wait to be sent with the text that follows, seconds. The first text of a reply never
     waits; what comes before it, such as the head of the answer, may wait for it as long. With more than 12 turns at once the
     time grows in proportion, to half a second. 0: nothing waits."""
     max_requests: Positive = 1_024
     """Requests at the same time, of all keys together. A further one is refused with 503."""
-    max_branches: Annotated[int, Field(ge=1, le=1_000)] = 16
-    """Newest sessions of one conversation that are compared with the history of a request. Edits and regenerated replies make
-    a session each."""

@@ -80,7 +80,7 @@ class KitchenerServer:
         """Why the ledgers take no more entries; None: they do."""
         self.unwritable: Final = anyio.Event()
         """Set when the ledgers take no more entries: the server then refuses all requests, and its owner must end it."""
-        sessions, access = SessionFinder(runtime, config, turns, clock), SessionAccess(runtime)
+        sessions, access = SessionFinder(runtime, turns, clock), SessionAccess(runtime)
         responses = ResponsesDoor(access, config, turns, clock, sessions)
         chat = ChatDoor(runtime, config, turns, clock, sessions)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")

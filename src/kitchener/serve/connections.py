@@ -158,20 +158,19 @@ def few_at_once(listener: socket.socket) -> socket.socket:
     return cast(socket.socket, _FewAtOnce(listener))
 
 
-def connection_class(most: int, head_timeout_s: float, write_timeout_s: float) -> type[asyncio.Protocol]:
+def connection_class(most: int, timeout_s: float) -> type[asyncio.Protocol]:
     """Handles the connections of one server.
 
     Args:
         most: connections at once
-        head_timeout_s: how long a client may take for the head of a request, seconds
-        write_timeout_s: how long a client may leave what was written untaken, seconds
+        timeout_s: how long a client may take for the head of a request, or leave what was written untaken, seconds
     """
     unasked: dict[_ClientConnection, None] = {}  # those without a request so far, the one that has waited longest first
     kept: dict[_ClientConnection, None] = {}  # those that wait for their next request, in the same order
 
     class ServedConnection(_ClientConnection):
         _unasked, _kept, _most = unasked, kept, most
-        _head_timeout_s, _write_timeout_s = head_timeout_s, write_timeout_s
+        _timeout_s = timeout_s
 
     return ServedConnection
 
@@ -180,12 +179,11 @@ class _ClientConnection(H11Protocol):
     _unasked: "dict[_ClientConnection, None]"
     _kept: "dict[_ClientConnection, None]"
     _most: int
-    _head_timeout_s: float
-    _write_timeout_s: float
+    _timeout_s: float
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """A client has connected."""
-        self._joined = JoinedWrites(transport, self.loop, self._write_timeout_s)
+        self._joined = JoinedWrites(transport, self.loop, self._timeout_s)
         self._head_timer: asyncio.TimerHandle | None = None
         self._bytes = self._lines = 0
         super().connection_made(cast(asyncio.Transport, self._joined))
@@ -263,7 +261,7 @@ class _ClientConnection(H11Protocol):
     def _await_head(self) -> None:
         if self not in self._kept:
             self._unasked[self] = None
-        self._head_timer = self.loop.call_later(self._head_timeout_s, self._give_up, _TOO_SLOW)
+        self._head_timer = self.loop.call_later(self._timeout_s, self._give_up, _TOO_SLOW)
 
     def _is_chunked(self, data: bytes) -> bool:
         headers = () if self.conn.their_state is h11.IDLE else self.headers

@@ -18,6 +18,8 @@ from kitchener.serve.sendable import as_json
 R = TypeVar("R")
 
 COMMENT: Final = b": keep-alive\n\n"
+KEEP_ALIVE_S: Final = 15.0
+"""After this silence a stream sends a comment, so that proxies keep the connection open, seconds, as the HTML standard says."""
 OPEN_STREAMS: Final = "kitchener.open_streams"
 """The key of a request's scope under which it has the `OpenStreams` of its server."""
 _GRAIN: Final = 0.1
@@ -67,7 +69,7 @@ async def until_gone(receive: Receive, work: Callable[[], Awaitable[R]], gone: C
 class EventStream:
     """An answer of server-sent events.
 
-    The client counts as gone when it closes the connection, or leaves a piece untaken for `serve.write_timeout_s`.
+    The client counts as gone when it closes the connection, or leaves a piece untaken for `serve.request_timeout_s`.
 
     Args:
         pieces: the events as bytes
@@ -129,7 +131,7 @@ class EventStream:
 
     def check(self, now: float) -> float:
         """Keeps a silent stream alive, and ends one whose client takes nothing. Returns when to check again."""
-        limit_s = self._config.write_timeout_s if self._is_writing else self._config.keep_alive_s
+        limit_s = self._config.request_timeout_s if self._is_writing else KEEP_ALIVE_S
         due = self._wrote_at + limit_s
         if due > now:
             return due
@@ -167,7 +169,7 @@ class OpenStreams:
     """
 
     def __init__(self, config: ServeConfig) -> None:
-        self._shortest_s = min(config.keep_alive_s, config.write_timeout_s)
+        self._shortest_s = min(KEEP_ALIVE_S, config.request_timeout_s)
         self._open: dict[EventStream, None] = {}
         self._opened = anyio.Event()
 

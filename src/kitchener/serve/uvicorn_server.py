@@ -26,6 +26,8 @@ _HEADER_BYTES: Final = 65_536
 _IDLE_S: Final = 75
 _LOGGERS: Final = ("uvicorn.error", "asyncio")
 """Loggers of other libraries, to which clients can cause lines: asyncio logs that it cannot accept a connection."""
+_LINES_PER_MINUTE: Final = 10
+"""Errors, and warnings of the server, of one kind a minute that are logged: enough to see what happens."""
 _LAST_REQUESTS_S: Final = 0.5
 """How long connected clients may still send a request, seconds: a client that is just sending cannot know of the shutdown."""
 
@@ -48,7 +50,7 @@ def _uvicorn_settings(app: ASGIApp, config: RuntimeConfig) -> uvicorn.Config:
         app,
         lifespan="off",
         ws="none",
-        http=connection_class(most, config.serve.request_timeout_s, config.serve.write_timeout_s),
+        http=connection_class(most, config.serve.request_timeout_s),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -116,7 +118,7 @@ async def listen(
         tasks.start_soon(end)
         tasks.start_soon(end_unwritable)
         ready()
-        async with limited([logging.getLogger(each) for each in _LOGGERS], config.serve.warnings_per_minute):
+        async with limited([logging.getLogger(each) for each in _LOGGERS], _LINES_PER_MINUTE):
             await running.serve(sockets=[few_at_once(listener)])
         tasks.cancel_scope.cancel()
     return drained[0]

@@ -402,13 +402,13 @@ BAD: Final[list[tuple[Any, str]]] = [
     ([ClientTool("x", "", {"properties": 1})], "client tool 'x': parameters: expected a JSON schema that stands by itself"),
     ([WEATHER, ClientTool("x", "", {"$ref": "http://other/s"})], "client tool 'x': parameters: expected .* lies outside"),
     ([ClientTool("x", "", {"properties": {"a": object()}})], "client tool 'x': definition"),
-    ([ClientTool(f"t{n}") for n in range(4)], "client_tools has 4 members: expected at most max_client_tools = 3"),
+    ([ClientTool(f"t{n}") for n in range(129)], "client_tools has 129 members: expected at most 128"),
     ([ClientTool("x", "y" * 262_144)], "bytes as JSON: expected at most 262,144"),
 ]
 
 
 async def test_tools_that_cannot_be_offered_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    async with open_desk(tmp_path / "root", Desk(), model(), limits={"max_client_tools": 3}) as runtime:
+    async with open_desk(tmp_path / "root", Desk(), model()) as runtime:
         supervisor = runtime.supervisor()
         for tools, why in BAD:
             with pytest.raises(CallerError, match=why):

@@ -107,7 +107,7 @@ async def test_a_replay_needs_neither_the_client_nor_the_limits_of_then(tmp_path
         await runtime.supervisor().handle_turn("chat meanwhile", session_id=waiting.session_id)
         await runtime.supervisor().answer_client_calls({waiting.client_calls[0].call_id: ["sun", 21]})
         await runtime.supervisor().handle_turn("chat again", session_id=waiting.session_id)
-    others: tuple[dict[str, Any], ...] = ({}, {"client_tools": "refuse"}, {"limits": {"max_client_tools": 1}}, TRUSTED)
+    others: tuple[dict[str, Any], ...] = ({}, {"client_tools": "refuse"}, TRUSTED)
     for other in others:
         assert await replayed(root, desk, waiting.session_id, **ENFORCE, **other) == 4
     config = scripted_config(root, **ENFORCE)

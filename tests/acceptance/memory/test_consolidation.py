@@ -275,7 +275,7 @@ async def test_a_duplicate_starts_no_second_consolidation(tmp_path: Path, script
         return {**QUESTION, "speech_act": message}
 
     provider = student({**LESSON, "category": "no such category"}, classification)
-    async with scripted(provider, **EASY, consolidation_backoff_s=0.000_001) as runtime:
+    async with scripted(provider, **EASY, consolidation_deadline_s=0.000_002) as runtime:
         results: list[TurnResult] = []
 
         async def call(n: int) -> None:

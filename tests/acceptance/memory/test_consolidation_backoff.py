@@ -26,7 +26,7 @@ async def test_the_wait_doubles_up_to_its_bound_and_ends_with_a_success(tmp_path
     """1, 2, 4 and so on up to 60 seconds for ever; just before the end nothing is tried; in between, who asks is served."""
     answers: list[Any] = [ProviderError("scripted", "refused", "no")] * 9
     provider = student(lambda request: answers.pop() if answers else LESSON)
-    async with scripted(provider, **EASY, consolidation_backoff_s=1) as runtime:
+    async with scripted(provider, **EASY, consolidation_deadline_s=2) as runtime:
 
         async def attempts_after(seconds: float) -> int:
             CLOCK.jump(seconds)

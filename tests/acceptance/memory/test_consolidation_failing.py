@@ -219,7 +219,7 @@ async def test_by_itself_it_waits_before_it_tries_again(tmp_path: Path, scripted
     """After a failure the next turns try nothing; who asks for it is not made to wait; success ends the waiting."""
     answers: list[Any] = [REFUSED, REFUSED, LESSON]
     provider = student(lambda request: answers.pop(0))
-    async with scripted(provider, **EASY, consolidation_backoff_s=3_000) as runtime:
+    async with scripted(provider, **EASY, consolidation_deadline_s=6_000) as runtime:
         for n in range(5):
             result = await say(runtime, f"message {n}")
             assert result.consolidation_candidates == (QUESTIONS,)
@@ -241,7 +241,7 @@ async def test_one_signal_that_waits_holds_up_no_other(tmp_path: Path, scripted:
         return REFUSED if is_ada and request.variables["signal_id"] == QUESTIONS else LESSON
 
     provider = student(lesson, {**QUESTION, "labels": {"domain": "x"}})
-    async with scripted(provider, **EASY, consolidation_backoff_s=3_000, ledger=PLAIN) as runtime:
+    async with scripted(provider, **EASY, consolidation_deadline_s=6_000, ledger=PLAIN) as runtime:
         for subject in ("ada", "bob", "ada", "bob"):
             await say(runtime, subject_id=subject)
             await runtime.drain()
@@ -283,7 +283,7 @@ async def test_a_memory_that_cannot_be_written_is_not_tried_with_every_turn(tmp_
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             jobs = BackgroundJobs(tasks, 10)
-            settings: dict[str, Any] = {"consolidation": "auto", "consolidation_backoff_s": 3_000}
+            settings: dict[str, Any] = {"consolidation": "auto", "consolidation_deadline_s": 6_000}
             host = SharedResources(background=jobs)
             async with open_remembering(tmp_path, provider=provider, wrap=Unwritable, host=host, **settings) as (stack, memory):
                 for n in range(4):

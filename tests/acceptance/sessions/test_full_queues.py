@@ -153,17 +153,17 @@ async def test_a_turn_without_room_in_the_gateway_is_overloaded_at_its_deadline_
 
 
 async def test_a_turn_without_room_in_the_executor_is_overloaded_at_its_deadline_and_on_record(tmp_path: Path) -> None:
-    async with crowd(tmp_path, executor_concurrency=1, executor_queue=1) as found:
+    async with crowd(tmp_path, executor_concurrency=4) as found:
         supervisor = found.runtime.supervisor()
         session_id = await supervisor.start_session(subject_id="late")
-        found.send(2)
-        await found.until((1, 1, 0), "ADMIN", "interactive")
+        found.send(6)
+        await found.until((4, 2, 0), "ADMIN", "interactive")
         with pytest.raises(Overloaded) as caught:
             await supervisor.handle_turn("hello", session_id=session_id, deadline=SHORT_S)
-        assert (caught.value.what, caught.value.limit) == ("the mailbox of HO1 ADMIN", 1)
+        assert (caught.value.what, caught.value.limit) == ("the mailbox of HO1 ADMIN", 2)
         (aborted,) = await read_all(found.runtime.ledgers().ho2m, session_id=session_id, entry_type=events.TURN_ABORTED)
         assert aborted.payload["reason"] == "overloaded"
-    assert found.ends == {"TurnResult": 2}
+    assert found.ends == {"TurnResult": 6}
 
 
 @pytest.mark.parametrize("stands", ["running", "in the queue"])
@@ -216,7 +216,7 @@ async def test_whatever_is_cancelled_each_message_has_one_end_on_record(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]], places: int, queue: int, workers: int
 ) -> None:
     async with crowd(
-        tmp_path_factory.mktemp("root"), places=places, gateway_queue=queue, executor_concurrency=workers, executor_queue=queue
+        tmp_path_factory.mktemp("root"), places=places, gateway_queue=queue, executor_concurrency=workers
     ) as found:
         scopes: list[anyio.CancelScope] = []
 

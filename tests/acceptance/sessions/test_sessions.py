@@ -11,11 +11,24 @@ import anyio
 import pytest
 
 from kitchener.errors import CallerError, SessionBusy, SessionEnded, SessionMismatch, UnknownSession
+from kitchener.ids import RandomIds
 from kitchener.ledger import compute_trace_hash
 from kitchener.records import events
+from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime, OpenStack
-from tests.acceptance.stack import Hold, Stack, echo, open_by_hand, open_scripted, outcome, portrait, read_all, types_of
+from tests.acceptance.stack import (
+    Hold,
+    Stack,
+    echo,
+    open_by_hand,
+    open_scripted,
+    outcome,
+    portrait,
+    read_all,
+    scripted_config,
+    types_of,
+)
 
 UNKNOWN = "SES-00000000"
 
@@ -35,6 +48,15 @@ async def test_start_session_generates_id(stack: Stack) -> None:
     ids = {await stack.supervisor.start_session() for _ in range(5)}
     assert len(ids) == 5
     assert all(re.fullmatch(r"SES-[0-9a-f]{8}", session_id) for session_id in ids)
+
+
+async def test_a_program_may_have_ids_that_nobody_can_guess(tmp_path: Path) -> None:
+    async with open_runtime(
+        scripted_config(tmp_path), providers={"scripted": ScriptedProvider(echo)}, ids=RandomIds(32)
+    ) as own:
+        session_id = await own.supervisor().start_session()
+        assert re.fullmatch(r"SES-[0-9a-f]{32}", session_id)
+        assert (await own.supervisor().handle_turn("hello", session_id=session_id)).session_id == session_id
 
 
 async def test_start_session_idempotent(stack: Stack) -> None:

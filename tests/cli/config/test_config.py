@@ -16,12 +16,10 @@ from kitchener.cli.config.toml import meaning, toml_lines, toml_value
 from kitchener.config import (
     ApprovalConfig,
     HO2Config,
-    LedgerConfig,
-    LimitsConfig,
     ProviderConfig,
     RouterConfig,
     RuntimeConfig,
-    ServeConfig,
+    annotation_at,
 )
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import load_config
@@ -397,9 +395,27 @@ def test_schema_shows_the_settings_of_an_agent_in_groups_of_at_most_fifteen(cli:
         ("ledger.batch_turns", "when 128 callers wait"),
         ("ledger.linger_per_turn_ms", "a hundredth of `linger_ms`"),
         ("limits.gateway_concurrency", "`max_concurrency` of each provider says how many calls are made at a time"),
-        ("limits.max_client_tools_bytes", "follows from `max_client_tools`"),
+        ("limits.max_client_tools_bytes", "at most 262,144 bytes"),
+        ("limits.max_client_tools", "at most 128 tools"),
         ("serve.max_addresses", "remembers 4,096 addresses"),
-        ("agents.ADMIN.consolidation_queue", "`[limits] background_queue`"),
+        ("agents.ADMIN.consolidation_queue", "500 consolidations wait for each"),
+        ("limits.executor_queue", "half as many work orders wait as `executor_concurrency`"),
+        ("limits.background_queue", "500 consolidations wait for each"),
+        ("agents.ADMIN.session_id_digits", "`open_runtime(ids=RandomIds(32))`"),
+        ("agents.ADMIN.consolidation_backoff_s", "half of `consolidation_deadline_s`"),
+        ("router.providers.it.max_rate_limited", "five times `max_retries`"),
+        ("serve.local_subject", "the subject is `local`"),
+        ("serve.write_timeout_s", "`request_timeout_s` holds"),
+        ("serve.keep_alive_s", "every 15 seconds"),
+        ("serve.warnings_per_minute", "10 lines of one kind a minute"),
+        ("serve.max_branches", "the 16 newest sessions"),
+        ("embeddings.scored", "the 64 most similar texts"),
+        ("embeddings.pause_s", "60 times `deadline_s`"),
+        ("embeddings.max_stored", "20 times `max_cached`"),
+        ("mcp.desk.backoff_initial_s", "a 120th of `backoff_max_s`"),
+        ("admin.max_request_bytes", "at most 4,194,304 bytes"),
+        ("admin.max_connections", "8 connections are open"),
+        ("admin.request_timeout_s", "a twelfth of `deadline_s`"),
     ],
 )
 def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
@@ -415,9 +431,9 @@ def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
     with monkeypatch.context() as patch:
         patch.setenv(f"KITCHENER_{key.upper().replace('.', '__')}", "1")
         assert instead in cli("config", "check").err
-    tables = {"ledger": LedgerConfig, "limits": LimitsConfig, "serve": ServeConfig, "agents.ADMIN": HO2Config}
+    model = annotation_at(RuntimeConfig, tuple(table.split(".")))
     with pytest.raises(ConfigError, match=re.escape(instead)):
-        tables[table](**{name: 1})
+        model(**{name: 1})
 
 
 @pytest.mark.parametrize(("criterion", "starts"), [("names the price", "acceptance: expected min_"), ("", "expected min_")])

@@ -183,7 +183,7 @@ def test_turns_that_had_no_vectors_are_told(cli: Cli, tmp_path: Path) -> None:
     """Counted from the record, with the cause; nothing is told where embeddings were never used."""
 
     async def talk(embeddings: Meanings) -> None:
-        async with opened(config(tmp_path / ".kitchener", pause_s=3_600.0), embeddings) as runtime:
+        async with opened(config(tmp_path / ".kitchener"), embeddings) as runtime:
             await say(runtime, DOG, *CHATTER[:2])
 
     failing = Meanings()

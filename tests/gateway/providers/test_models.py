@@ -70,7 +70,7 @@ def provider(url: str, **settings: Any) -> ProviderConfig:
     return ProviderConfig(**{"base_url": url, **KINDS[_KIND.get()], **settings})
 
 
-_ONE_ATTEMPT: Final = {"max_retries": 0, "max_rate_limited": 0, "breaker_failures": 100}
+_ONE_ATTEMPT: Final = {"max_retries": 0, "breaker_failures": 100}
 
 
 @asynccontextmanager

@@ -395,7 +395,6 @@ def config_with(**serve: object) -> RuntimeConfig:
     [
         ({"host": "0.0.0.0"}, "serve.host"),
         ({"host": "example.org"}, "serve.host"),
-        ({"local_subject": "kitchener-operator"}, "serve.local_subject"),
         ({"clients": {"a": ServeClientConfig(key="env:NO_SUCH_KEY", subject="a")}}, "serve.clients.a.key"),
         ({"clients": {"a": ServeClientConfig(key="env:SHORT_KEY", subject="a")}}, "at least 16|fewer than 16"),
         (

@@ -260,13 +260,17 @@ class TestAConversation:
             assert await said_in(again, client) == [("one", "echo: one")]
 
     async def test_only_the_newest_branches_are_searched(self, tmp_path: Path) -> None:
-        async with serving(tmp_path / "root", serve={"max_branches": 1}) as client:
+        async with serving(tmp_path / "root") as client:
             chat = client.with_headers(**CHAT)
             first = await chat.chat("one")
-            await chat.chat("uno")
+            for number in range(15):
+                await chat.chat(f"uno {number}")
             found = await chat.chat("one", "echo: one", "two")
+            assert found.headers["x-kitchener-session"] == first.headers["x-kitchener-session"]
+            await chat.chat("uno")
+            found = await chat.chat("one", "echo: one", "two", "echo: two", "three")
             assert found.headers["x-kitchener-session"] != first.headers["x-kitchener-session"]
-            assert await said_in(found, client) == [("one", "echo: one"), ("two", "echo: two")]
+            assert await said_in(found, client) == [("one", "echo: one"), ("two", "echo: two"), ("three", "echo: three")]
 
     async def test_two_subjects_with_the_same_chat_id_share_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -276,7 +276,7 @@ class TestRefusals:
             ([{"type": "function", "function": {"name": "a b"}}], "a b"),
             ([{"type": "function", "function": {"name": 1}}], "tool 1"),
             ([{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}], "'f'"),
-            ([{"type": "function", "function": {"name": f"f{number}"}} for number in range(129)], "max_client_tools"),
+            ([{"type": "function", "function": {"name": f"f{number}"}} for number in range(129)], "at most 128"),
             ([{"type": "function", "function": {"name": "f", "description": "x" * 300_000}}], "at most 262,144"),
         ],
     )

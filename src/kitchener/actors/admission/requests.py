@@ -32,9 +32,10 @@ from kitchener.schemas.compiled_schemas import SchemaBudget
 
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALIKE: Final = str.maketrans("-.", "__")
-_DEFINITION_BYTES: Final = 262_144
-"""Most bytes of JSON of all definitions of one message, unless 2,048 for each of `max_client_tools` are more."""
-_BYTES_EACH: Final = 2_048
+_MAX_TOOLS: Final = 128
+"""Most tools of one message, as OpenAI's API has it."""
+_DEFINITION_BYTES: Final = 2_048 * _MAX_TOOLS
+"""Most bytes of JSON of all definitions of one message."""
 
 
 class RequestChecks:
@@ -56,7 +57,6 @@ class RequestChecks:
         client_tools: Literal["allow", "refuse"] = "allow",
     ) -> None:
         self._by_model, self._tools, self._takes_client_tools = by_model, tools, client_tools == "allow"
-        self._limits = limits
         self._max_chars, self._max_nesting = limits.max_message_chars, limits.max_nesting
         self._max_parts = limits.max_parts
 
@@ -207,7 +207,7 @@ class RequestChecks:
     def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str, budget: SchemaBudget | None) -> TurnCall:
         """A call with the tools that its caller runs; raises CallerError unless the agent class takes these."""
         known = self._tools.definitions() if self._tools is not None else ()
-        found = checked_client_tools(tools, self._limits, known, budget)
+        found = checked_client_tools(tools, known, budget)
         if found is not tools and not self._takes_client_tools:
             raise CallerError('client_tools: this agent class takes none (client_tools = "refuse")')
         choice = self._choice(tool_choice, found.names) if tool_choice != "auto" else None
@@ -352,14 +352,11 @@ APPROVAL_KEY = "approval:"
 _MAX_PART_NAME = 128
 
 
-def checked_client_tools(
-    tools: object, limits: LimitsConfig, known: Sequence[ToolDefinition], budget: SchemaBudget | None = None
-) -> ClientToolset:
+def checked_client_tools(tools: object, known: Sequence[ToolDefinition], budget: SchemaBudget | None = None) -> ClientToolset:
     """Returns the tools of a message as a set.
 
     Args:
         tools: as the caller gives them; a `ClientToolset` was checked when it was made, and is returned as it is
-        limits: how many tools there may be, and how large
         known: the tools of the agent class and the built-in ones, whose names are taken
         budget: limits the time for their schemas; None: no limit
 
@@ -371,9 +368,8 @@ def checked_client_tools(
         return tools
     if isinstance(tools, str) or not isinstance(tools, Sequence):
         raise CallerError(f"client_tools = {quoted(tools)}: expected a list of ClientTool(…)")
-    if len(tools) > limits.max_client_tools:
-        most = limits.max_client_tools
-        raise CallerError(f"client_tools has {len(tools)} members: expected at most max_client_tools = {most}")
+    if len(tools) > _MAX_TOOLS:
+        raise CallerError(f"client_tools has {len(tools)} members: expected at most {_MAX_TOOLS}")
     taken, checked = {_alike(each["tool_id"]): _owned(each) for each in known}, list[ClientTool]()
     for number, each in enumerate(tools, 1):
         if not isinstance(each, ClientTool):
@@ -384,7 +380,7 @@ def checked_client_tools(
             raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
         taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
         checked.append(_with_type(each))
-    return _compiled(checked, max(_DEFINITION_BYTES, _BYTES_EACH * limits.max_client_tools), budget)
+    return _compiled(checked, _DEFINITION_BYTES, budget)
 
 
 def _owned(tool: ToolDefinition) -> str:

@@ -46,7 +46,7 @@ class FreshIds:
                     await self._drawn.wait()
                 finally:
                     self._waiting -= 1
-        raise CallerError("all random session ids that were drawn are taken; set session_id_digits to 16 or more")
+        raise CallerError("all random session ids that were drawn are taken; give `open_runtime` others: ids=RandomIds(16)")
 
     def forget(self, session_id: str) -> None:
         """Removes an id that a caller has chosen, so that `take` does not return it."""

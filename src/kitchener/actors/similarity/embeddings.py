@@ -30,6 +30,8 @@ from kitchener.sealing import Sealer
 _log = get_logger(__name__)
 
 
+SCORED: Final = 64
+"""Most similar texts that gain anything: more than fit a budget, and few, because each projection records their scores."""
 _FIRST: Final = 3
 """Number of texts that are embedded first: the message, the last message and the last reply."""
 _READ_AT_ONCE: Final = 500
@@ -102,7 +104,7 @@ class Embeddings:
             if (vector := search.found.get(text)) is not None:
                 vectors.put(n, vector)
         asked = search.found.get(search.message)
-        return vectors.scores(asked, among, self._config.scored) if asked is not None else {}
+        return vectors.scores(asked, among, SCORED) if asked is not None else {}
 
     async def _search(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
         """Finds vectors, newest first, until the deadline, and stores the new ones."""

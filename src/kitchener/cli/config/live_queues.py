@@ -1,7 +1,6 @@
 """Asks the process that has a root open for its queues, for `kitchener doctor`."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from kitchener.cli.config.findings import Finding
 from kitchener.config import RuntimeConfig
@@ -13,18 +12,14 @@ from kitchener.runtime.admin.admin_client import NobodyListens, ask
 from kitchener.runtime.admin.operations import ReadStatistics
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 
-_DEADLINE_S: Final = 5.0
-"""Longest wait for the answer, seconds: the process only reads counters."""
-
 
 async def read_queues(config: RuntimeConfig) -> tuple[object, list[Finding]]:
     """The queues of the process that has the root open, as JSON types of `RuntimeStatistics`, and a finding for each.
 
     If no process listens, None and no findings. If one does not answer, None and a finding that says why.
     """
-    admin = config.admin.model_copy(update={"deadline_s": min(_DEADLINE_S, config.admin.deadline_s)})
     try:
-        found = await ask(config.model_copy(update={"admin": admin}), wanted := ReadStatistics())
+        found = await ask(config, wanted := ReadStatistics())
     except NobodyListens:
         return None, []
     except KitchenerError as error:

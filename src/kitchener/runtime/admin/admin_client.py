@@ -15,7 +15,15 @@ from kitchener.config import RuntimeConfig
 from kitchener.errors import AdminUnanswered, AdminUnavailable
 from kitchener.runtime.admin import socket_place
 from kitchener.runtime.admin.operation import Operation
-from kitchener.runtime.admin.wire import MAX_ANSWER_BYTES, AdminRequest, FrameTooLarge, decoded_answer, no_answer, read_frame
+from kitchener.runtime.admin.wire import (
+    MAX_ANSWER_BYTES,
+    MAX_REQUEST_BYTES,
+    AdminRequest,
+    FrameTooLarge,
+    decoded_answer,
+    no_answer,
+    read_frame,
+)
 
 R = TypeVar("R")
 _PAUSE_S: Final = 0.02
@@ -30,7 +38,7 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
     """Runs an operation in the process that has the root open, and returns its result.
 
     Args:
-        config: the whole configuration, with absolute paths; `[admin]` has the bounds and deadlines
+        config: the whole configuration, with absolute paths; `[admin]` has the deadline
         operation: the operation
 
     Raises:
@@ -39,19 +47,19 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
         AdminRefused: the operation failed there
         AdminUnanswered: no answer came in time; the change may have been made
     """
-    limits, limit_s = config.admin, operation.deadline_s(config)
+    limit_s = operation.deadline_s(config)
     path = await anyio.to_thread.run_sync(socket_place.find, Path(config.plane_root))
     if path is None:
         raise NobodyListens
     request = AdminRequest(operation.op, operation.model_dump(mode="json", exclude={"op"}), limit_s)
     data = await anyio.to_thread.run_sync(request.encoded)
-    if len(data) > limits.max_request_bytes:
+    if len(data) > MAX_REQUEST_BYTES:
         raise AdminUnavailable(
-            f"the request has {len(data):,} bytes, more than max_request_bytes = {limits.max_request_bytes:,} of [admin], and a"
-            " running process has the root open; nothing was done. Do it in smaller parts, or stop that process first"
+            f"the request has {len(data):,} bytes, more than {MAX_REQUEST_BYTES:,}, and a running process has the root open;"
+            " nothing was done. Do it in smaller parts, or stop that process first"
         )
     try:
-        stream = await _connected(path, limits.request_timeout_s)
+        stream = await _connected(path, config.admin.request_timeout_s)
     except (ConnectionRefusedError, FileNotFoundError) as error:
         raise NobodyListens from error
     except OSError as error:
@@ -60,7 +68,7 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
     try:
         async with stream:
             socket_place.check_peer(stream.extra(SocketAttribute.raw_socket), may_be=socket_place.owner_of(path))
-            with anyio.fail_after(limit_s + 2 * limits.request_timeout_s):
+            with anyio.fail_after(limit_s + 2 * config.admin.request_timeout_s):
                 with suppress(anyio.BrokenResourceError):  # refused before all of it was read; the answer says why
                     await stream.send(data)
                 is_sent = True

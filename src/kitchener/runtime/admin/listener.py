@@ -17,9 +17,19 @@ from kitchener.logs import get_logger
 from kitchener.runtime.admin import socket_place
 from kitchener.runtime.admin.operation import AdminRoot, Operation
 from kitchener.runtime.admin.operations import parse_operation
-from kitchener.runtime.admin.wire import AdminRequest, FrameTooLarge, answer, encoded_refusal, parse_request, read_frame
+from kitchener.runtime.admin.wire import (
+    MAX_REQUEST_BYTES,
+    AdminRequest,
+    FrameTooLarge,
+    answer,
+    encoded_refusal,
+    parse_request,
+    read_frame,
+)
 
 _log = get_logger(__name__)
+_MAX_CONNECTIONS: Final = 8
+"""Connections at the same time: one person types the commands. A further one is refused, and nothing is done."""
 _PAUSE_S: Final = 0.5
 """Wait after the system could not open another connection, seconds."""
 _GONE: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
@@ -30,7 +40,7 @@ class AdminListener:
 
     Args:
         root: the root that the requests change
-        config: bounds and deadlines
+        config: deadlines
         grace_s: how long `close` waits for running requests, seconds
     """
 
@@ -83,7 +93,7 @@ class AdminListener:
                 await anyio.sleep(_PAUSE_S)
             else:
                 self._connections += 1
-                tasks.start_soon(self._serve, stream, self._connections <= self._config.max_connections)
+                tasks.start_soon(self._serve, stream, self._connections <= _MAX_CONNECTIONS)
 
     async def _serve(self, stream: SocketStream, has_room: bool) -> None:
         """Handles or refuses one connection. Raises nothing, so that no client can end the runtime."""
@@ -103,18 +113,18 @@ class AdminListener:
         try:
             socket_place.check_peer(stream.extra(SocketAttribute.raw_socket), may_be=-1)
             if not has_room:
-                text = f"max_connections = {self._config.max_connections} administration connections are open"
+                text = f"{_MAX_CONNECTIONS} administration connections are open"
                 raise AdminUnavailable(f"{text}; nothing was done, try again")
-            request, limit = None, self._config.max_request_bytes
+            request = None
             with anyio.move_on_after(self._config.request_timeout_s):
-                body = await read_frame(stream, limit)
+                body = await read_frame(stream, MAX_REQUEST_BYTES)
                 request = await anyio.to_thread.run_sync(parse_request, body)
             if request is None:
-                _log.warning("administration client too slow", request_timeout_s=self._config.request_timeout_s)
+                _log.warning("administration client too slow", limit_s=self._config.request_timeout_s)
                 return None
             return answer(await self._carry_out(request))
         except FrameTooLarge as error:
-            text = f"the request has {error}, more than max_request_bytes = {limit:,} of [admin]; nothing was done"
+            text = f"the request has {error}, more than {MAX_REQUEST_BYTES:,}; nothing was done"
             return encoded_refusal(AdminUnavailable.__name__, text)
         except KitchenerError as error:
             return encoded_refusal(type(error).__name__, str(error))

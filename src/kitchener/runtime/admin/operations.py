@@ -386,6 +386,9 @@ class ReadStatistics(Operation[RuntimeStatistics]):
     result = TypeAdapter(RuntimeStatistics)
     is_read_only = True
 
+    def deadline_s(self, config: RuntimeConfig) -> float:
+        return min(5.0, config.admin.deadline_s)  # the process only reads counters
+
     async def run(self, root: AdminRoot) -> RuntimeStatistics:
         return root.statistics()
 

@@ -14,6 +14,8 @@ from kitchener.errors import AdminRefused, AdminUnanswered, AdminUnavailable
 
 VERSION: Final = 1
 """The version of the protocol. Both sides must have the same one."""
+MAX_REQUEST_BYTES: Final = 4 * 1_048_576
+"""Largest request, bytes: the lines of an import are sent as one. A larger one is refused, and nothing is done."""
 MAX_ANSWER_BYTES: Final = 64 * 1_048_576
 """Largest answer that a client reads, bytes."""
 _LENGTH: Final = struct.Struct(">I")

@@ -133,10 +133,6 @@ class Callers:
                     repr(serve.host),
                     "needs [serve.clients.<name>]: without keys it must be 127.0.0.1",
                 )
-            try:
-                check_caller(serve.local_subject, None)
-            except CallerError as error:
-                raise ConfigError(CONFIGURATION, "serve.local_subject", "", str(error)) from None
             return cls({}, _local_caller(serve), wrong_keys)
         found: dict[bytes, Caller] = {}
         for name, settings in serve.clients.items():
@@ -203,7 +199,7 @@ def _token_secret(name: str, settings: ServeClientConfig) -> str | None:
 def _local_caller(serve: ServeConfig) -> Caller:
     settings = ServeClientConfig(
         key=f"env:{_LOCAL}",
-        subject=serve.local_subject,
+        subject=_LOCAL,
         rights=("chat", "read", "approve", "operate", "erase"),
         max_requests=serve.max_requests,
         schema_ms_per_minute=_ALL_MS,

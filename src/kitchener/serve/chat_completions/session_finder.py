@@ -14,7 +14,6 @@ from kitchener.actors.admission.requests import MAX_NAME
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock, iso
-from kitchener.config import ServeConfig
 from kitchener.errors import SessionEnded, SessionMismatch, SubjectErased
 from kitchener.ids import is_session_id
 from kitchener.records import events
@@ -29,6 +28,9 @@ from kitchener.serve.served_turns import ServedTurns
 
 BY_KEY: Final = "key:"
 """The prefix of the name of a conversation that has only the idempotency key of its message as a name."""
+_MAX_BRANCHES: Final = 16
+"""Newest sessions of one conversation that are compared with the history of a request: more edits and regenerated replies than
+a person goes back to. Each costs the reading of a session."""
 
 
 class SessionFinder:
@@ -36,13 +38,12 @@ class SessionFinder:
 
     Args:
         runtime: has the sessions
-        config: the settings of the server
         turns: the turns that run for requests
         clock: the time of day, which tells branches of a conversation apart
     """
 
-    def __init__(self, runtime: Runtime, config: ServeConfig, turns: ServedTurns, clock: Clock) -> None:
-        self._runtime, self._config, self._turns, self._clock = runtime, config, turns, clock
+    def __init__(self, runtime: Runtime, turns: ServedTurns, clock: Clock) -> None:
+        self._runtime, self._turns, self._clock = runtime, turns, clock
         self.histories = Histories()
         self._locks: dict[tuple[str, str, str], tuple[anyio.Lock, list[None]]] = {}
 
@@ -174,7 +175,7 @@ class SessionFinder:
 
     async def _of_name(self, supervisor: HO2Supervisor, subject_id: str, name: str) -> Sequence[str]:
         """The newest sessions of a conversation, the newest one first."""
-        named = await supervisor.find_all_external(name, subject_id=subject_id, limit=self._config.max_branches)
+        named = await supervisor.find_all_external(name, subject_id=subject_id, limit=_MAX_BRANCHES)
         return named[::-1]
 
     async def _of_key(self, supervisor: HO2Supervisor, session_ids: Sequence[str], key: str) -> str | None:

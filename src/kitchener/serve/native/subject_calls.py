@@ -21,6 +21,7 @@ from kitchener.memory.timestamps import iso_of
 from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.operations import DeactivateArtifact, QuarantineTarget, SubjectMemoryChange
 from kitchener.serve.access.guard import caller_of, subject_of
+from kitchener.serve.event_stream import KEEP_ALIVE_S
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import RequestRefused, json_response
@@ -50,7 +51,7 @@ class OwnRights:
                 "rights": list(caller.settings.rights),
                 "needs_key": not caller.is_local,
                 "max_message_chars": limits.max_message_chars,
-                "keep_alive_s": self._access.runtime.config.serve.keep_alive_s,
+                "keep_alive_s": KEEP_ALIVE_S,
                 "version": version("kitchener"),
             }
         )

@@ -42,7 +42,6 @@ async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None
                     base_url=server.url.removesuffix("/v1"),
                     api_key="env:KITCHENER_TEST_KEY",
                     max_retries=0,
-                    max_rate_limited=0,
                 )
             },
         )
