@@ -393,8 +393,6 @@ def test_modules_and_folders_of_one_name_are_listed_with_what_they_have_in_commo
 
 SAME_FUNCTION_NAMES = {
     "fold": "the state of a session from its events, for its turns and for context decisions",
-    "shortened": "policy code, whose names are part of its identity: of approvals, and of items",
-    "words_of": "policy code, whose names are part of its identity: for attention, and for the lexical index",
     "write_manifest": "of a directory of prompts, and of one of attention templates",
 }
 """Names of functions that several modules define, each with what they have in common, or why it stays."""

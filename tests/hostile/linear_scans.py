@@ -67,7 +67,7 @@ from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import excerpts, tool_results
 from kitchener.context.fold.context_events import Asked
-from kitchener.context.fold.items import shortened, turn_item
+from kitchener.context.fold.items import first_line, turn_item
 from kitchener.context.lexical import features as lexical_features
 from kitchener.context.lexical import relayed_speakers
 from kitchener.context.lexical import words as lexical_words
@@ -454,7 +454,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("terms of one word", lexical_words.terms_of),
         Scan("stem", lexical_words.stem),
         Scan("index and ranking", _index, chars=700),
-        Scan("a stub", shortened),
+        Scan("a stub", first_line),
         Scan("an excerpt", _excerpt, chars=1_000),
         Scan("a message that asks", asks),
         Scan("a name before a message", relayed_speakers.name_before),
@@ -473,7 +473,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
     "actors": (
         Scan("words of turns", _words_of_turns, chars=700),
         Scan("what was said", _as_said),
-        Scan("words of a search", attention.words_of),
+        Scan("words of a search", attention.match_words),
         Scan("fenced data", lambda text: fence("T-1", text)),
         Scan("fenced object", lambda text: fence("T-1", {"a": text, "b": [text]})),
         Scan("a prompt pack", lambda text: compile_pack(f"{text[:200]}\n=== DATA ===\n{text}", file="p"), chars=500),

@@ -16,8 +16,8 @@ from kitchener.actors.attention.retriever import (
     STANDING_RULE,
     AssembledContext,
     BudgetUsed,
+    match_words,
     standing_rule_fragments,
-    words_of,
 )
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates, resolve_template, write_manifest
 from kitchener.canonical import digest
@@ -357,7 +357,7 @@ async def test_what_an_own_provider_shows_is_on_record_with_the_plan(tmp_path: P
     ],
 )
 def test_matching_looks_at_words_that_say_something(text: str, words: set[str]) -> None:
-    assert words_of(text) == words
+    assert match_words(text) == words
 
 
 # --- templates ----------------------------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ def standing_rule_fragments(rules: Sequence[str], estimator: str) -> tuple[Conte
     )
 
 
-def words_of(text: str) -> frozenset[str]:
+def match_words(text: str) -> frozenset[str]:
     """The words of a text for lexical matching: lower case, at least three characters, without common English words."""
     return frozenset(_WORD.findall(text.lower())) - _COMMON
 

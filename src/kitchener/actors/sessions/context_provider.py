@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from operator import itemgetter
 
-from kitchener.actors.attention.retriever import ContextFragment, standing_rule_fragments, words_of
+from kitchener.actors.attention.retriever import ContextFragment, match_words, standing_rule_fragments
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.state import PastTurn, SessionState, number_of
 from kitchener.config import HO2Config
@@ -51,7 +51,7 @@ class SessionContext:
         state = self._sessions.state(session_id)
         if state is None or (earlier := len(state.window) - len(self._newest(state, self._recent_turns))) <= 0:
             return ()  # all turns are among the newest, which are shown anyway
-        wanted = words_of(query)
+        wanted = match_words(query)
         older = islice(state.window, earlier)
         scored = [(len(common), past.turn_id, past.fragment) for past in older if (common := wanted & past.words)]
         scored.sort(key=itemgetter(0, 1), reverse=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kitchener.actors.attention.retriever import ContextFragment, words_of
+from kitchener.actors.attention.retriever import ContextFragment, match_words
 from kitchener.actors.sessions.pending_approvals import ASKED_CHARS, DeferredWork, PendingApprovals
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events
@@ -68,7 +68,7 @@ class PastTurn:
     def words(self) -> frozenset[str]:
         """The turn's words for lexical matching, computed on first use and cached."""
         if self._words is None:
-            self._words = words_of(self.fragment.content)
+            self._words = match_words(self.fragment.content)
         return self._words
 
 

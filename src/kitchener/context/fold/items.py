@@ -131,7 +131,7 @@ def said_item(event: SourceEvent, facts: Said, estimate: Estimator) -> Item:
 def _part_item(
     event: SourceEvent, name: str, text: str, facts: Answered | Said, estimate: Estimator, *, is_reply: bool = False
 ) -> Item:
-    stub = f"[{name}] {shortened(text)}"
+    stub = f"[{name}] {first_line(text)}"
     return Item(
         name,
         "turn",
@@ -184,7 +184,7 @@ def turn_item(event: SourceEvent, facts: Answered, asked: Asked, intent_id: str 
         text = stub = f"[{event.entity_id}] erased"
     else:
         text = turn_text(message, facts.response, asked.speaker)
-        stub = f"[{event.entity_id}] {label_of(text)}{shortened(message)}"
+        stub = f"[{event.entity_id}] {label_of(text)}{first_line(message)}"
     item = _event_item(event, "turn", text, stub, estimate, TIER_TURN, IN_INTENT, event.ref, intent_id)
     return item._replace(session_id=facts.session_id, is_erased=is_erased)
 
@@ -213,7 +213,7 @@ def intent_item(
     text = f"{title}: {as_said(facts.objective)}"
     if facts.targets:
         text += f"\nTargets: {as_said(', '.join(facts.targets))}"
-    stub = f"{title}{mark}: {shortened(facts.objective)}"
+    stub = f"{title}{mark}: {first_line(facts.objective)}"
     tier = TIER_DEFERRED if is_deferred else TIER_HEADER
     item = _event_item(event, "intent", text, stub, estimate, tier, ("DEFINES_INTENT",), last, event.entity_id)
     return item._replace(is_erased=True) if facts.objective is ERASED else item
@@ -230,7 +230,7 @@ def work_order_item(event: SourceEvent, facts: Opened, status: str, detail: str,
     """A work order: open, waiting or failed. One that has ended is never eligible; its item only serves explanations."""
     word, tier, reasons = _WO_FORMS.get(status) or (status, TIER_OPEN, ())
     head = f"Work order {event.entity_id}{f' ({facts.wo_type})' if facts.wo_type else ''} {word}"
-    stub = f"[{head}{f': {shortened(detail)}' if detail else ''}]"
+    stub = f"[{head}{f': {first_line(detail)}' if detail else ''}]"
     lines = [f"{head}: {as_said(detail)}" if detail else head]
     if facts.targets:
         lines.append(f"Targets: {as_said(', '.join(facts.targets))}")
@@ -317,7 +317,7 @@ def evidence_item(
         session_id: the session it comes from; None: no session
         separator: what follows the text; its tokens count with the item
     """
-    stub = f"[{entity_id}] {shortened(text)}"
+    stub = f"[{entity_id}] {first_line(text)}"
     size, stub_size = estimate(text + separator), estimate(stub + SEPARATOR)
     return Item(
         entity_id,
@@ -375,7 +375,7 @@ def counted_item(items: list[Item], estimate: Estimator, *, is_plain: bool) -> I
     return newest._replace(kind="failed_work_orders", text=text, stub=text, tokens=tokens, stub_tokens=tokens)
 
 
-def shortened(text: str) -> str:
+def first_line(text: str) -> str:
     """The beginning of a text, on one line."""
     # Cut before splitting too, because the text may be a megabyte long.
     line = " ".join(text[: STUB_CHARS * 4].split())

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kitchener.canonical import canonical_bytes
 from kitchener.context.fold.excerpts import GAP, joined
-from kitchener.context.fold.items import SEPARATOR, TIER_RESULT, Item, Reasons, shortened
+from kitchener.context.fold.items import SEPARATOR, TIER_RESULT, Item, Reasons, first_line
 from kitchener.context.lexical.words import terms_of, words_of
 from kitchener.records.entries import Json
 from kitchener.records.ref import Ref
@@ -103,7 +103,7 @@ def result_item(
         room -= over
         text = head + as_said(excerpt(result.text, message, room, estimate))
         over = estimate(text + SEPARATOR) - most_tokens
-    stub = f"[{result.result_id}] {result.tool_id}: {shortened(result.text)}"
+    stub = f"[{result.result_id}] {result.tool_id}: {first_line(result.text)}"
     return Item(
         result.result_id,
         "tool_result",

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from kitchener.context.flags import Flag
 from kitchener.context.fold.context_events import CLOSED_BY_MESSAGE, COMPLETED
-from kitchener.context.fold.items import shortened
+from kitchener.context.fold.items import first_line
 from kitchener.context.fold.lifecycle import IntentRecord
 from kitchener.context.ruleset import Ruleset
 from kitchener.ids import intent_id as intent_id_of
@@ -340,7 +340,7 @@ def next_intent_id(session: SessionIntents) -> str:
 
 def describe_conflict(competing: Sequence[str], intents: Mapping[str, IntentRecord]) -> str:
     """A reply that asks the user to choose between competing intents, numbered."""
-    lines = [f"{n}. {shortened(intents[each].facts.objective)}" for n, each in enumerate(competing, 1)]
+    lines = [f"{n}. {first_line(intents[each].facts.objective)}" for n, each in enumerate(competing, 1)]
     return "\n".join(["Several threads are open. Which one shall we go on with? Answer with its number.", *lines])
 
 
