@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
-from kitchener.cli.config.checked_keys import check_clients, check_signing_key
+from kitchener.cli.config.checked_keys import check_clients, check_prompts, check_signing_key
 from kitchener.cli.config.embeddings import look_at_embeddings
 from kitchener.cli.config.finding import Finding
 from kitchener.cli.config.live_queues import read_queues
@@ -166,8 +166,9 @@ def _references(loaded: LoadedConfig) -> Finding:
     def check(checked: LoadedConfig) -> None:
         check_config(checked.config, source=checked.source)
         check_tools(checked.config, checked.source)
+        check_prompts(checked)
 
-    return _checked("references", check, loaded, "routes, agent classes, tools and keys exist")
+    return _checked("references", check, loaded, "routes, agent classes, tools, prompts and keys exist")
 
 
 def _checked(what: str, check: Callable[[LoadedConfig], None], loaded: LoadedConfig, fine: str) -> Finding:
