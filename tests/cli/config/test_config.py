@@ -427,6 +427,7 @@ def test_a_refused_criterion_is_told_in_the_words_of_its_rule_alone(cli: Cli, cr
     outcome = cli("config", "check", "--json")
     assert outcome.code == 2
     assert outcome.json["expected"].startswith(starts)
+    assert "a table" not in outcome.json["value"]
 
 
 def test_schema_as_json_is_a_json_schema_of_the_file(cli: Cli) -> None:
