@@ -262,6 +262,10 @@ async def _keys(config: RuntimeConfig) -> list[Finding]:
         return [Finding("keys", "fail", str(error))]
     if not directory.is_dir():
         return [Finding("keys", "ok", f"will be created in {where}; back them up, apart from the ledgers")]
+    for each in (directory, directory / "batches"):
+        if sealer.seals and each.is_dir() and not os.access(each, os.W_OK | os.X_OK):
+            problem = "cannot be written, so no new subject gets a key; give this user the right to write it"
+            return [Finding("keys", "fail", f"{shown_path(str(each))} {problem}")]
     detail = f"{len(list(directory.glob('*.key'))):,} in {where}; back them up, apart from the ledgers"
     if directory.stat().st_mode & 0o077:
         return [Finding("keys", "warn", f"{detail}; others may enter the directory: chmod 700 {where}")]
