@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from kitchener.cli.options import Options
+from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig, parse_settings
 from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime
@@ -471,6 +472,31 @@ def test_a_root_that_is_no_path_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=re.escape(problem)):
         settings_of(config, root)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"config": 3}, "argument config: is int: expected the path of a settings file, or a `RuntimeConfig`"),
+        ({"config": {"plane_root": "root"}}, "argument config: is dict: expected the path"),
+        ({"providers": ["mine"]}, "argument providers: is list: expected objects by the ids of providers"),
+        ({"clock": 3}, "argument clock: is int: expected an object with `time_us`"),
+        ({"clock": SystemClock}, "argument clock: is the class SystemClock: expected an object with `time_us`"),
+        ({"ids": "x"}, "argument ids: is str: expected an object with `session_id`"),
+        ({"embeddings": 3}, "argument embeddings: is int: expected an object with `embed`"),
+        ({"telemetry": True}, "argument telemetry: is bool: expected an object with `caller`"),
+        ({"degraded_call": 3}, "argument degraded_call: is int: expected a function"),
+    ],
+)
+async def test_an_argument_of_another_type_is_named(
+    given: dict[str, Any], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a `TypeError` or an `AttributeError` named none."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        async with open_runtime(**given):
+            raise AssertionError("it opened")
+    assert not (tmp_path / ".kitchener").exists()
 
 
 def test_an_empty_plane_root_is_refused(write: Any) -> None:

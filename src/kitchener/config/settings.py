@@ -237,7 +237,8 @@ def _shown(error: ErrorDetails, at: SettingPath) -> str:
         _SECRET_KEY.search(str(part)) for part in at[-1:]
     ):
         return ""
-    return described(error["input"])
+    is_of_several = error["type"] == "value_error" and isinstance(error["input"], Mapping)  # the text names which ones
+    return described(error["input"]) if not is_of_several else ""
 
 
 def _expected(error: ErrorDetails, model: type[Settings], at: SettingPath) -> str:

@@ -21,6 +21,16 @@ from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.mcp.command import TOO_LARGE, open_command
+from kitchener.mcp.connection_errors import (
+    LAST_WORDS_CHARS,
+    AnswerTooLarge,
+    ConnectionLost,
+    RequestNotTaken,
+    ServerRefused,
+    first_of,
+    told_of_command,
+    words_of_first,
+)
 from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
 from kitchener.mcp.message_values import MAX_VALUES, holds_too_many
 from kitchener.plain_names import error_text
@@ -40,7 +50,6 @@ _MAX_PAGES: Final = 64
 _MAX_LISTED: Final = 10_000
 """Most tools of a list that are read."""
 _MAX_SERVER_CHARS: Final = 100
-_LAST_WORDS_CHARS: Final = 500
 _LAST_WORDS_S: Final = 0.5
 """How long to wait for the last words of a command that ended."""
 _CHUNK: Final = 65_536
@@ -49,22 +58,6 @@ _MAX_MESSAGE_FACTOR: Final = 2
 _HTTP_ERROR: Final = "Server returned an error response"
 """What the library says of an HTTP status of 400 or more without an error of the protocol."""
 EXTRA: Final = "needs the extra `mcp`: pip install 'kitchener[mcp]'"
-
-
-class ConnectionLost(Exception):
-    """The connection ended, or never came about; the text says what is known of the cause."""
-
-
-class RequestNotTaken(ConnectionLost):
-    """The connection ended before the server took the request, so that it had no effect."""
-
-
-class AnswerTooLarge(Exception):
-    """The server answered a request with more than is read."""
-
-
-class ServerRefused(Exception):
-    """The server answered a request with an error of the protocol, or refuses the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +199,7 @@ class _Translated:
                 raise ConnectionLost(text) from error
             raise ServerRefused(f"{text} ({code})") from error
         if isinstance(error, ValueError):  # of an answer that is not as the protocol says
-            raise ServerRefused(f"its answer is not as the protocol says: {_misfit(error)[:_LAST_WORDS_CHARS]}") from error
+            raise ServerRefused(f"its answer is not as the protocol says: {_misfit(error)[:LAST_WORDS_CHARS]}") from error
 
 
 def _misfit(error: ValueError) -> str:
@@ -242,7 +235,7 @@ class _Wire:
         """What is known of the end of the connection. Waits shortly for what a command that ended still has to say."""
         with anyio.move_on_after(_LAST_WORDS_S):
             await self.is_silent.wait()
-        said = " ".join(" ".join(self.last_words).split())[-_LAST_WORDS_CHARS:]
+        said = " ".join(" ".join(self.last_words).split())[-LAST_WORDS_CHARS:]
         return ": ".join(each for each in (self.problem or text, f"its last output: {said}" if said else "") if each)
 
 
@@ -294,8 +287,19 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
         except Exception as error:  # of the library, of its transport, and of groups of both
             if state.errors is not None:
                 state.errors.close()  # also where no command was started, which would be the only other one to write
-            raise ConnectionLost(await state.cause(words_of_first(error))) from error
+            raise ConnectionLost(await state.cause(_told_of_start(error, settings, library))) from error
         yield Connection(library, client, state)
+
+
+def _told_of_start(error: Exception, settings: McpServerConfig, library: "_Library") -> str:
+    """Why a server could not be started or reached."""
+    first = first_of(error)
+    if isinstance(first, library.error):
+        has_ended = settings.command is not None and first.error.code == library.closed
+        return "it ended, or closed its output, before it answered" if has_ended else str(first.error.message)
+    if settings.command is not None and isinstance(first, OSError):
+        return told_of_command(first, settings)
+    return words_of_first(error)
 
 
 def _decline(library: "_Library") -> "ElicitationFnT":
@@ -337,7 +341,7 @@ async def _keep_last_words(reader: int, state: _Wire) -> None:
         if not data:
             state.is_silent.set()
             return
-        state.last_words.extend(data.decode("utf-8", "replace")[-_LAST_WORDS_CHARS:].splitlines())
+        state.last_words.extend(data.decode("utf-8", "replace")[-LAST_WORDS_CHARS:].splitlines())
 
 
 async def _address(
@@ -424,14 +428,6 @@ def _least(tool: Mapping[str, object]) -> dict[str, object] | None:
     name, schema = tool.get("name"), tool.get("inputSchema")
     is_whole = isinstance(name, str) and isinstance(schema, dict) and schema.get("type") == "object"
     return {"name": name, "inputSchema": schema} if is_whole else None
-
-
-def words_of_first(error: BaseException) -> str:
-    """The first error of nested groups, in words; what this module says in its own words comes without the class."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    is_own = isinstance(error, ConnectionLost | ServerRefused)
-    return (str(error) if is_own else error_text(error))[: 2 * _LAST_WORDS_CHARS]
 
 
 def library_of_protocol() -> "_Library":

@@ -7,6 +7,7 @@ its answer, an error of the protocol. `connection.py` reads it. Explained in `do
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
+from kitchener.connection_problems import problem_of_system, told_of_connect
 from kitchener.mcp.command import TOO_LARGE
 from kitchener.plain_names import error_text
 
@@ -37,7 +38,7 @@ def bounded_transport(closed: int, limit: int, note_problem: Callable[[str], Non
             try:
                 response = await super().handle_async_request(request)
             except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:
-                return answer(f"{NOT_TAKEN}{error_text(error)}")
+                return answer(f"{NOT_TAKEN}{_told_of_connect(request.url, error)}")
             except http.TransportError as error:
                 return answer(error_text(error))
             if response.status_code in (401, 403):
@@ -50,6 +51,11 @@ def bounded_transport(closed: int, limit: int, note_problem: Callable[[str], Non
             return response
 
     return Bounded()
+
+
+def _told_of_connect(url: "httpx2.URL", error: Exception) -> str:
+    problem, port = problem_of_system(error), url.port or (443 if url.scheme == "https" else 80)
+    return told_of_connect(url.host, port, problem) if problem is not None else error_text(error)
 
 
 async def _has_forgotten(response: "httpx2.Response") -> bool:

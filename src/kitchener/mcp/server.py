@@ -20,15 +20,12 @@ from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.lanes.failure_window import FailureWindow
 from kitchener.logs import get_logger
 from kitchener.mcp.call_results import McpCallFailed, responses_to, result_of
-from kitchener.mcp.connection import (
+from kitchener.mcp.connection import Connection, Secrets, ToolList, open_connection
+from kitchener.mcp.connection_errors import (
     AnswerTooLarge,
-    Connection,
     ConnectionLost,
     RequestNotTaken,
-    Secrets,
     ServerRefused,
-    ToolList,
-    open_connection,
     words_of_first,
 )
 from kitchener.mcp.definitions import ListedTool, RefusedTool, read_tools, source_of

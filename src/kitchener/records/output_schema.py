@@ -83,7 +83,7 @@ def _of_model(model: type[BaseModel]) -> OutputSchema:
     try:
         schema = model.model_json_schema()
     except (PydanticUserError, TypeError, ValueError) as error:  # a type without a JSON schema
-        raise InvalidOutput(f"output = {model.__name__}: it has no JSON schema: {error}") from error
+        raise InvalidOutput(f"output = {model.__name__}: it has no JSON schema: {str(error).partition(chr(10))[0]}") from error
     return _checked(schema, model.model_validate, model.__name__)
 
 

@@ -74,6 +74,22 @@ class RuntimeArguments:
     embeddings: EmbeddingProvider | None = None
     telemetry: Telemetry | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.providers, Mapping):
+            raise _misfit("providers", self.providers, "objects by the ids of providers, {'mine': MyProvider()}")
+        for name, method in (("clock", "time_us"), ("ids", "session_id"), ("embeddings", "embed"), ("telemetry", "caller")):
+            given = getattr(self, name)
+            if given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
+                raise _misfit(name, given, f"an object with `{method}`")
+        if self.degraded_call is not None and not callable(self.degraded_call):
+            raise _misfit("degraded_call", self.degraded_call, "a function")
+
+
+def _misfit(name: str, given: object, expected: str) -> ConfigError:
+    """The error about an argument of `open_runtime`, by its type: it may hold secrets."""
+    found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    return ConfigError(f"argument {name}", "", "", f"is {found}: expected {expected}")
+
 
 class WriteFailure:
     """The first failed commit of a runtime, after which its ledgers accept no entries. Tasks can wait for it."""

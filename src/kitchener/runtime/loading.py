@@ -119,6 +119,9 @@ def load_config(
     Raises:
         ConfigError: names the file, variable or argument, the key, the value and what was expected
     """
+    if path is not None and not isinstance(path, str | os.PathLike):
+        found = type(path).__name__
+        raise ConfigError("argument config", "", "", f"is {found}: expected the path of a settings file, or a `RuntimeConfig`")
     try:
         here = Path.cwd()
     except FileNotFoundError:

@@ -366,10 +366,10 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
         CallerError: the block has ended in another task than it began in
     """
-    loaded = _load(config, root, providers or {})
     injected = RuntimeArguments(
         tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids, embeddings, telemetry
     )
+    loaded = _load(config, root, injected.providers)
     listener: AdminListener | None = None
     body_error: Exception | None = None
     own_task = OwnTask()

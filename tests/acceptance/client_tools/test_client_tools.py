@@ -185,9 +185,9 @@ async def test_nobody_approves_a_call_of_a_client_and_no_client_answers_for_a_pe
             await supervisor.answer_client_calls({f"{call.call_id}9": "sun"})
         with pytest.raises(CallerError, match="ids of calls of one work order"):
             await supervisor.answer_client_calls({call.call_id: "sun", alone.client_calls[0].call_id: "sun"})
-        with pytest.raises(CallerError, match="ids of calls of one work order"):
+        with pytest.raises(CallerError, match="expected the `call_id` of a client call"):
             await supervisor.answer_client_calls({waiting.wo_chain_summary[-1]["wo_id"]: "sun"})
-        with pytest.raises(CallerError, match="expected WO-SES"):
+        with pytest.raises(CallerError, match="expected the `call_id` of a client call"):
             await supervisor.answer_client_calls({"call_1": "sun"})
         nothing: Any = ({}, "sun")
         for each in nothing:
@@ -437,3 +437,12 @@ async def test_the_tools_of_a_client_are_kept_no_longer_than_its_turn(tmp_path: 
         result = await stack.turn("hello", client_tools=[WEATHER])
         assert not any(seen)
         assert registry.in_turn(result.turn_id) is registry
+
+
+@pytest.mark.parametrize("call_id", ["x", "WO-SES-00000000-001", "", 5])
+async def test_an_output_of_something_else_than_a_call_is_refused_with_its_name(tmp_path: Path, call_id: Any) -> None:
+    """Regression: the error spoke of an `approval_id`, which nobody had given."""
+    async with open_desk(tmp_path, Desk(), model([])) as runtime:
+        with pytest.raises(CallerError) as caught:
+            await runtime.supervisor().answer_client_calls({call_id: "sunny"})
+    assert str(caught.value) == f"outputs of {call_id!r}: expected the `call_id` of a client call, WO-SES-…-001.1"

@@ -198,6 +198,12 @@ def two_calls(a: ToolContext, b: ToolContext) -> None:
     """Wants the call twice."""
 
 
+class Garden:
+    def water(self, bed: str) -> str:
+        """Waters a bed."""
+        return bed
+
+
 def generator() -> Iterator[int]:
     """Gives one by one."""
     yield 1
@@ -215,6 +221,7 @@ def generator() -> Iterator[int]:
         (callable_type, r"'callable_type': a parameter has a type that JSON cannot give"),
         (two_calls, r"'two_calls': only one parameter may be a ToolContext, found \['a', 'b'\]"),
         (generator, r"'generator': is a generator; return a list"),
+        (Garden.water, r"'water': is a method without its object; give that of an object, such as `garden.water`"),
         (lambda: None, r"tool name '<lambda>': expected 1 to 64 letters, digits"),
         (functools.partial(forecast, "Rome"), r"tool name '': expected"),
     ],

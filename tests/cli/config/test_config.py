@@ -443,6 +443,7 @@ def test_a_refused_criterion_is_told_in_the_words_of_its_rule_alone(cli: Cli, cr
     outcome = cli("config", "check", "--json")
     assert outcome.code == 2
     assert outcome.json["expected"].startswith(starts)
+    assert "a table" not in outcome.json["value"]
 
 
 def test_schema_as_json_is_a_json_schema_of_the_file(cli: Cli) -> None:
@@ -545,6 +546,29 @@ def test_clients_that_a_server_takes_are_right(cli: Cli, tmp_path: Path) -> None
     assert [each for each in found if each["what"] == "clients"] == [
         {"what": "clients", "state": "ok", "detail": "1 key of [serve.clients]"}
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('prompt_dir = "/no/such"', "prompt_dir: '/no/such': expected a directory of contracts and packs with a manifest.json"),
+        ('prompt_dir = "own"', "/own/manifest.json: expected a readable file, found: No such file or directory"),
+        ('attention_templates = "/no/such"', "attention_templates: '/no/such': expected a directory of ATT-*.json files"),
+        ('attention_templates = "own"', "own/ATT-OWN-001.json: "),
+    ],
+)
+def test_prompts_with_which_no_turn_could_begin_are_found(cli: Cli, tmp_path: Path, line: str, told: str) -> None:
+    """Regression: both commands said `ok`, and the first turn failed."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/ATT-OWN-001.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "kitchener.toml").write_text(f"[agents.ADMIN]\n{line}\n", encoding="utf-8")
+    outcome = cli("config", "check")
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"kitchener: kitchener.toml: agents.ADMIN.{line.split()[0]}: ")
+    assert told in outcome.err
+    found = {each["what"]: each for each in cli("doctor", "--json").json["findings"]}["references"]
+    assert found["state"] == "fail"
+    assert told in found["detail"]
 
 
 def test_a_signing_key_that_no_runtime_would_take_is_found(cli: Cli, tmp_path: Path) -> None:

@@ -45,6 +45,19 @@ def test_a_file_that_cannot_be_read_is_a_finding_and_the_rest_is_looked_at(
     assert "\nok    provider offline " in outcome.out
 
 
+@pytest.mark.parametrize("place", [".kitchener.keys", ".kitchener.keys/batches"])
+def test_a_keyring_in_which_no_key_can_be_made_is_found(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Regression: it was `ok`, and the first turn of a new subject failed."""
+    assert cli("chat", stdin=b"hello\n").code == 0
+    monkeypatch.setattr(os, "access", lambda path, _: str(path) != str(tmp_path / place))
+    outcome = cli("doctor")
+    assert outcome.code == 1
+    told = "cannot be written, so no new subject gets a key; give this user the right to write it"
+    assert re.search(rf"\nfail  keys +{tmp_path / place} {told}\n", outcome.out)
+
+
 def test_a_missing_permission_names_the_file_and_what_to_do() -> None:
     denied = PermissionError(errno.EACCES, "Permission denied", "a/ho2m.jsonl")
     assert file_problem(denied) == "a/ho2m.jsonl: permission denied; run this command as a user who has access"

@@ -68,6 +68,32 @@ def test_check_exits_with_1_where_a_server_fails_or_a_tool_is_left_out(served: C
     assert served("doctor", "--probe").code == 1
 
 
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        (
+            'command = "no-such-server"',
+            "the command 'no-such-server' cannot be found: install it, or set `command` to its whole path",
+        ),
+        ('command = "/dev/null"', "the command '/dev/null' cannot be started: Permission denied"),
+        ('command = "sh"\ncwd = "/no/such"', "its `cwd` '/no/such' cannot be entered: No such file or directory"),
+        ('command = "true"', "it ended, or closed its output, before it answered"),
+        (
+            'command = "sh"\nargs = ["-c", "echo no such database >&2"]',
+            "it ended, or closed its output, before it answered: its last output: no such database",
+        ),
+        (
+            'url = "http://127.0.0.1:9/mcp"',
+            "the server did not take the request: cannot connect to 127.0.0.1:9: connection refused",
+        ),
+    ],
+)
+def test_a_server_that_is_not_there_is_told_without_names_of_classes(cli: Cli, tmp_path: Path, table: str, told: str) -> None:
+    (tmp_path / "kitchener.toml").write_text(f"[mcp.x]\n{table}\n", encoding="utf-8")
+    outcome = cli("mcp", "check")
+    assert (outcome.code, outcome.out) == (1, f"x: failed: {told}\n")
+
+
 def test_list_reads_the_settings_only(served: Cli, tmp_path: Path) -> None:
     (tmp_path / "fs" / "broken").touch()
     outcome = served("mcp", "list")

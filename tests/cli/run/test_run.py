@@ -74,6 +74,26 @@ class TestResults:
         assert (tmp_path / "second").read_bytes() == (tmp_path / "first").read_bytes()
         assert len(turns_on_record(tmp_path / ".kitchener")) == 6
 
+    def test_the_first_failure_is_told_also_where_no_results_are_kept(self, cli: Cli, tmp_path: Path) -> None:
+        """Regression: the command said that messages failed, and nothing said why."""
+        path = write_messages(tmp_path / "in", ("a", "hello"), ("a", "thanks"))
+        outcome = cli("run", path, "--attach", "gone.png")
+        assert (outcome.code, outcome.out.endswith(", 2 failed\n")) == (1, True)
+        assert outcome.err == (
+            "kitchener: conversation 'a', message 1: InvalidPart: part 1: gone.png cannot be read: No such file or directory; "
+            "expected a regular file\n"
+        )
+
+    def test_a_file_without_messages_is_called_that(self, cli: Cli, tmp_path: Path) -> None:
+        outcome = cli("run", write_messages(tmp_path / "in"))
+        assert (outcome.code, outcome.out) == (0, "nothing to do: the file has no messages\n")
+
+    def test_a_schema_that_is_no_object_is_refused_in_one_sentence(self, cli: Cli, tmp_path: Path) -> None:
+        (tmp_path / "schema.json").write_text("[]", encoding="utf-8")
+        outcome = cli("run", write_messages(tmp_path / "in", ("a", "hello")), "--output-schema", "schema.json")
+        expected = "kitchener: --output-schema = 'schema.json': expected a JSON schema, which is an object\n"
+        assert (outcome.code, outcome.err) == (2, expected)
+
     def test_with_a_schema_each_result_has_an_object(self, cli: Cli, tmp_path: Path) -> None:
         """A run of the same file goes on with the objects on record; another schema is another message of the same key."""
         path = write_messages(tmp_path / "in", ("a", "hello"), ("b", "thanks"))

@@ -444,8 +444,16 @@ def work_order_of(outputs: Mapping[str, object]) -> tuple[SessionId, str]:
     """Returns the session and the work order of a client's calls; raises CallerError unless all are of one work order."""
     if not isinstance(outputs, Mapping) or not outputs:
         raise CallerError(f"outputs = {quoted(outputs)}: expected outputs by the ids of `client_calls`, at least one")
-    found = {split_approval_id(each)[:2] for each in outputs}
-    if any(split_approval_id(each)[2] is None for each in outputs) or len(found) != 1:
+    found = set[tuple[SessionId, str]]()
+    for call_id in outputs:
+        try:
+            session_id, wo_id, request = split_approval_id(call_id)
+        except CallerError:
+            request = None
+        if request is None:
+            raise CallerError(f"outputs of {quoted(call_id)}: expected the `call_id` of a client call, WO-SES-…-001.1")
+        found.add((session_id, wo_id))
+    if len(found) != 1:
         raise CallerError(f"outputs of {', '.join(map(quoted, outputs))}: expected the ids of calls of one work order")
     return found.pop()
 

@@ -16,8 +16,9 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.canonical import digest, parse_json
-from kitchener.config import described, described_key
+from kitchener.config import described_key
 from kitchener.errors import ConfigError
+from kitchener.plain_names import shown_path
 from kitchener.small_files import read_regular
 
 MANIFEST: Final = "manifest.json"
@@ -71,7 +72,8 @@ def load_templates(directory: str | None = None) -> tuple[AttentionTemplate, ...
     if directory is not None:
         folder = Path(directory)
         if not folder.is_dir():
-            raise ConfigError("attention_templates", "", described(directory), "expected a directory of ATT-*.json files")
+            shown = repr(shown_path(directory))
+            raise ConfigError("attention_templates", "", shown, "expected a directory of ATT-*.json files")
         found |= _read_folder(folder)
     return tuple(found[key] for key in sorted(found))
 

@@ -69,6 +69,9 @@ def _shipped() -> Mapping[str, PromptSource]:
 
 def _read(root: Traversable | Path) -> dict[str, PromptSource]:
     """Reads every contract and pack of a directory, by id, and checks each against the directory's manifest."""
+    if not root.is_dir():
+        shown = shown_path(str(root))
+        raise PromptError(f"prompt_dir = {shown!r}: expected a directory of contracts and packs with a {MANIFEST}")
     manifest_file = root / MANIFEST
     manifest = json_object(_bytes(manifest_file), str(manifest_file))
     listed: dict[str, PromptSource] = {}

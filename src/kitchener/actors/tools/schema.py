@@ -130,6 +130,8 @@ def _check_parameter(tool_id: str, name: str, parameter: inspect.Parameter, hint
             f"tool {tool_id!r}: parameter {name!r} is {parameter.kind.description};"
             " a model gives arguments by name, so use ordinary or keyword-only parameters"
         )
+    if name not in hints and name in ("self", "cls"):
+        raise ToolError(f"tool {tool_id!r}: is a method without its object; give that of an object, such as `garden.water`")
     if name not in hints:
         raise ToolError(f"tool {tool_id!r}: parameter {name!r} has no type; annotate it, so that arguments can be checked")
 

@@ -1,8 +1,11 @@
-"""Checks keys that only some processes use, for the commands that look at the settings."""
+"""Checks keys and files that settings refer to and that only some processes use, for the commands that look at the settings."""
 
 import importlib.util
 
-from kitchener.errors import ConfigError, SigningError
+from kitchener.actors.attention.templates import load_templates
+from kitchener.actors.executor.prompts import PromptLibrary
+from kitchener.config import dotted_key
+from kitchener.errors import ConfigError, PromptError, SigningError
 from kitchener.runtime.loading import LoadedConfig, named_source
 from kitchener.signing import load_signer
 
@@ -21,6 +24,29 @@ def check_clients(loaded: LoadedConfig) -> None:
 
     with named_source(loaded.source):
         Callers.load(loaded.config)
+
+
+def check_prompts(loaded: LoadedConfig) -> None:
+    """Checks the contracts, packs and attention templates of each agent class that has its own.
+
+    Raises:
+        ConfigError: no turn of the class could begin with them; names the setting, and what is wrong with the files
+    """
+    for name, agent in loaded.config.agents.items():
+        try:
+            PromptLibrary.load(agent.prompt_dir)
+        except PromptError as error:
+            raise ConfigError(loaded.source, dotted_key(("agents", name, "prompt_dir")), "", _problem(error)) from None
+        try:
+            load_templates(agent.attention_templates)
+        except ConfigError as error:
+            key = dotted_key(("agents", name, "attention_templates"))
+            raise ConfigError(loaded.source, key, "", _problem(error)) from None
+
+
+def _problem(error: PromptError | ConfigError) -> str:
+    """What is wrong, without the name of the setting, which is named by its whole key."""
+    return str(error).removeprefix("prompt_dir = ").removeprefix("attention_templates = ")
 
 
 def check_signing_key(loaded: LoadedConfig) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from cyclopts import App
 
-from kitchener.cli.config.checked_keys import check_clients, check_signing_key
+from kitchener.cli.config.checked_keys import check_clients, check_prompts, check_signing_key
 from kitchener.cli.config.toml import meaning, toml_lines, toml_value
 from kitchener.cli.exits import OK, USAGE
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
@@ -25,9 +25,9 @@ app = App(name="config", help="Check and show settings.")
 def check(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Say whether the settings are right: keys, values, routes, and what they refer to.
 
-    Looks up the keys of providers and of `[serve.clients]` and the signing key, and imports the modules of tools. Exits with 2
-    at the first setting that is wrong, and names it. A route that no work order can take is a warning, and so are limits that
-    cannot fit each other. With `--agent`, the class has to be configured.
+    Looks up the keys of providers and of `[serve.clients]` and the signing key, imports the modules of tools, and reads prompts
+    and attention templates. Exits with 2 at the first setting that is wrong, and names it. A route that no work order can take
+    is a warning, and so are limits that cannot fit each other. With `--agent`, the class has to be configured.
 
     For example:
 
@@ -37,6 +37,7 @@ def check(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     try:
         loaded = options.load_checked()
         check_tools(loaded.config, loaded.source)
+        check_prompts(loaded)
         check_clients(loaded)
         check_signing_key(loaded)
         if options.named_agent is not None:

@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 from cyclopts import Parameter
 
-from kitchener.cli.config.checked_keys import check_clients, check_signing_key
+from kitchener.cli.config.checked_keys import check_clients, check_prompts, check_signing_key
 from kitchener.cli.config.findings import Finding, look_at_embeddings, look_at_mcp_servers
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.exits import NEGATIVE, OK
@@ -171,8 +171,9 @@ def _references(loaded: LoadedConfig) -> Finding:
     def check(checked: LoadedConfig) -> None:
         check_config(checked.config, source=checked.source)
         check_tools(checked.config, checked.source)
+        check_prompts(checked)
 
-    return _checked("references", check, loaded, "routes, agent classes, tools and keys exist")
+    return _checked("references", check, loaded, "routes, agent classes, tools, prompts and keys exist")
 
 
 def _checked(what: str, check: Callable[[LoadedConfig], None], loaded: LoadedConfig, fine: str) -> Finding:
@@ -266,6 +267,10 @@ async def _keys(config: RuntimeConfig) -> list[Finding]:
         return [Finding("keys", "fail", str(error))]
     if not directory.is_dir():
         return [Finding("keys", "ok", f"will be created in {where}; back them up, apart from the ledgers")]
+    for each in (directory, directory / "batches"):
+        if sealer.seals and each.is_dir() and not os.access(each, os.W_OK | os.X_OK):
+            problem = "cannot be written, so no new subject gets a key; give this user the right to write it"
+            return [Finding("keys", "fail", f"{shown_path(str(each))} {problem}")]
     detail = f"{len(list(directory.glob('*.key'))):,} in {where}; back them up, apart from the ledgers"
     if directory.stat().st_mode & 0o077:
         return [Finding("keys", "warn", f"{detail}; others may enter the directory: chmod 700 {where}")]

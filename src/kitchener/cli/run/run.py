@@ -26,8 +26,9 @@ from kitchener.cli.terminal.progress import progress_bar
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import ConfigError, InvalidOutput, KitchenerError, LedgerError, RuntimeClosed
 from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import LedgerReader
-from kitchener.plain_names import counted
+from kitchener.plain_names import counted, quoted
 from kitchener.records import events
 from kitchener.records.entries import SealedText, TurnCompletedPayload, TurnStartedPayload, payload_as
 from kitchener.records.output_schema import MAX_SCHEMA_CHARS, OutputSchema, output_schema_of
@@ -38,6 +39,10 @@ from kitchener.small_files import read_regular
 
 _READ_AT_ONCE: Final = 256
 """Messages of one conversation that are in memory at a time."""
+
+
+_SHOWN_CHARS: Final = 400
+"""Most characters of an error that the command shows. The results have all of it."""
 
 
 def run(
@@ -135,7 +140,10 @@ def _output_schema(path: Path | None) -> OutputSchema | None:
     if path is None:
         return None
     try:
-        return output_schema_of(orjson.loads(read_regular(path, MAX_SCHEMA_CHARS * 4)))
+        schema = orjson.loads(read_regular(path, MAX_SCHEMA_CHARS * 4))
+        if not isinstance(schema, dict):
+            raise ConfigError("--output-schema", "", repr(str(path)), "expected a JSON schema, which is an object")
+        return output_schema_of(schema)
     except OSError as error:
         raise ConfigError("--output-schema", "", repr(str(path)), f"cannot be read: {error.strerror or error}") from error
     except (ValueError, InvalidOutput) as error:
@@ -155,12 +163,16 @@ def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:
                 "turns_per_s": round(speed, 1),
             }
         )
+    elif not batch.count:
+        print_text("nothing to do: the file has no messages")
     elif not batch.turns and not batch.failed:
         print_text(f"nothing left to do: all {batch.done_before:,} turns were done before")
     else:
         before = f", {batch.done_before:,} done before" if batch.done_before else ""
         failed = f", {batch.failed:,} failed" if batch.failed else ""
         print_text(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
+        if batch.first_failure:
+            say(f"kitchener: {batch.first_failure}")
         if batch.asking:
             print_text(f"{counted(batch.asking, 'turn')} asked for approval; `kitchener approval list` shows what waits")
 
@@ -219,15 +231,22 @@ class _FileRun:
         """Turns that an earlier run had finished."""
         self.failed = 0
         """Messages whose result is an error."""
+        self.first_failure = ""
+        """The message whose result was the first error, and the error; "": there was none."""
         self.asking = 0
         """Turns that ran now and asked for approval of tool calls."""
         self._over = 0
         self._is_stopping = False
 
     @property
+    def count(self) -> int:
+        """The number of messages."""
+        return len(self._messages)
+
+    @property
     def is_complete(self) -> bool:
         """Whether every message has its result."""
-        return self._over == len(self._messages)
+        return self._over == self.count
 
     async def run(self, concurrency: int, grace_s: float) -> None:
         """Runs until every message has its result. After an interrupt, lets running turns finish for at most `grace_s`."""
@@ -277,6 +296,7 @@ class _FileRun:
                     failure = outcome if isinstance(outcome, NotRun) else None
                     self.turns += failure is None
                     self.asking += isinstance(outcome, TurnResult) and bool(outcome.pending_approval)
+                self._note(outcome, conversation, ordinal)
                 self._keep(line, _record(conversation, ordinal, session_id, outcome, has_output=self._asked is not None))
 
     def _is_same(self, before: _Finished, message: FileMessage) -> bool:
@@ -333,9 +353,16 @@ class _FileRun:
         except KitchenerError as error:
             return NotRun(type(error).__name__, str(error))
 
+    def _note(self, outcome: TurnResult | NotRun, conversation: Conversation, ordinal: int) -> None:
+        """Counts an error, and keeps the first one for people: without a file of results, nothing else tells it."""
+        error = outcome.error if isinstance(outcome, TurnResult) else outcome
+        if error is not None:
+            self.failed += 1
+            where = f"conversation {quoted(conversation.name)}, message {ordinal:,}"
+            self.first_failure = self.first_failure or f"{where}: {error.kind}: {one_line(error.message, _SHOWN_CHARS)}"
+
     def _keep(self, line: int, record: Mapping[str, object]) -> None:
         self._over += 1
-        self.failed += record["error"] is not None
         if self._results is not None:
             self._results.add(line, record)
 

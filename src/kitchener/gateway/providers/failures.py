@@ -1,13 +1,10 @@
 """Turns what an endpoint answers in place of a reply into reasons and short texts, for every kind of real provider."""
 
-import os
 import re
-import socket
-import ssl
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Final
 
+from kitchener.connection_problems import chain_of
 from kitchener.errors import ProviderReason
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import cut_to
@@ -57,29 +54,6 @@ _NOT_THERE: Final = (404, 405)
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 _WEB_PAGE: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _TITLE: Final = re.compile(r"<title[^<>]{0,100}>([^<]{0,200})", re.IGNORECASE)
-
-
-def told_of_connect(host: str, port: object, error: OSError, *, is_proxy: bool = False) -> str:
-    """Returns why there is no connection to an address, of which only host and port are shown: the rest may be long."""
-    place = f"{host}:{port}"
-    match error:
-        case ssl.SSLCertVerificationError():
-            return f"the certificate of {place} is not trusted: {error.verify_message}"
-        case ssl.SSLError():
-            if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
-                return f"no TLS connection to {place}: what listens there does not speak TLS; try http:// in place of https://"
-            return f"no TLS connection to {place}: {error.reason or error}"
-        case socket.gaierror():
-            return f"the host {host!r} cannot be found: {error.strerror or error}"
-    return f"cannot connect to {'the proxy ' if is_proxy else ''}{place}: {problem_of_socket(error)}"
-
-
-def problem_of_socket(error: OSError) -> str:
-    """Returns the operating system's description of an error. asyncio replaces it with the address, and joins those of several
-    attempts."""
-    if error.errno is None or isinstance(error, socket.gaierror):
-        return error.strerror or str(error) or type(error).__name__
-    return os.strerror(error.errno).lower()
 
 
 def told_of_protocol(problem: str) -> str:
@@ -138,13 +112,3 @@ def redacted_line(text: str, redaction: Redaction) -> str:
 def hide(error: Exception, redaction: Redaction) -> Exception | None:
     """Returns the error as a cause to chain; None if its text or that of its own causes holds a key."""
     return None if any(redaction.is_in(f"{each} {each!r}") for each in chain_of(error)) else error
-
-
-def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """Yields the error and its causes."""
-    seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__ or each.__context__

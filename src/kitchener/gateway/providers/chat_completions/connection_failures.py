@@ -7,13 +7,12 @@ from typing import Final
 
 import aiohttp
 
+from kitchener.connection_problems import problem_of_socket, told_of_connect
 from kitchener.gateway.providers.failures import (
     CUT_OFF,
     LOST,
     NO_CONNECTION_IN_TIME,
     NOT_ANSWERED,
-    problem_of_socket,
-    told_of_connect,
     told_of_protocol,
     told_of_proxy,
 )

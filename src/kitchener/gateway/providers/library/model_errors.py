@@ -11,6 +11,7 @@ import httpx
 import httpx2
 from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
 
+from kitchener.connection_problems import chain_of, problem_of_system, told_of_connect
 from kitchener.errors import ConfigError, ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.failures import (
@@ -18,11 +19,9 @@ from kitchener.gateway.providers.failures import (
     LOST,
     NO_CONNECTION_IN_TIME,
     NOT_ANSWERED,
-    chain_of,
     reason_of,
     redacted_line,
     told_by,
-    told_of_connect,
     told_of_protocol,
     told_of_proxy,
 )
@@ -109,18 +108,9 @@ def _told_of_transport(error: httpx2.TransportError | httpx.TransportError) -> s
             return NO_CONNECTION_IN_TIME
         case httpx2.ProxyError() | httpx.ProxyError() if str(error)[:3].isdecimal():
             return told_of_proxy(*str(error).split(" ", 1))
-        case httpx2.ConnectError() | httpx.ConnectError() if (problem := _problem_of_system(error)) is not None:
+        case httpx2.ConnectError() | httpx.ConnectError() if (problem := problem_of_system(error)) is not None:
             return _told_of_connect(error.request.url, problem)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _problem_of_system(error: Exception) -> OSError | None:
-    """The operating system's error under one of a library, which says only that all attempts failed."""
-    for each in chain_of(error):
-        for inner in each.exceptions if isinstance(each, ExceptionGroup) else (each,):
-            if isinstance(inner, OSError) and inner.errno is not None:
-                return inner
-    return None
 
 
 def _told_of_connect(url: httpx2.URL | httpx.URL, problem: OSError) -> str:

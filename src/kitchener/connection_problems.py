@@ -1,0 +1,52 @@
+"""Says in a sentence why there is no connection to an address, for model providers and MCP servers alike.
+
+The texts of HTTP clients name their classes, and most omit what the operating system says. This module knows no HTTP client.
+"""
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+
+
+def told_of_connect(host: str, port: object, error: OSError, *, is_proxy: bool = False) -> str:
+    """Returns why there is no connection to an address, of which only host and port are shown: the rest may be long."""
+    place = f"{host}:{port}"
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"the certificate of {place} is not trusted: {error.verify_message}"
+        case ssl.SSLError():
+            if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+                return f"no TLS connection to {place}: what listens there does not speak TLS; try http:// in place of https://"
+            return f"no TLS connection to {place}: {error.reason or error}"
+        case socket.gaierror():
+            return f"the host {host!r} cannot be found: {error.strerror or error}"
+    return f"cannot connect to {'the proxy ' if is_proxy else ''}{place}: {problem_of_socket(error)}"
+
+
+def problem_of_socket(error: OSError) -> str:
+    """Returns the operating system's description of an error. asyncio replaces it with the address, and joins those of several
+    attempts."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno).lower()
+
+
+def problem_of_system(error: BaseException) -> OSError | None:
+    """Returns the operating system's error under one of a library, which may say only that all attempts failed; None: there is
+    none."""
+    for each in chain_of(error):
+        for inner in each.exceptions if isinstance(each, ExceptionGroup) else (each,):
+            if isinstance(inner, OSError) and inner.errno is not None:
+                return inner
+    return None
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """Yields the error and its causes."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
