@@ -54,6 +54,40 @@ def test_a_changed_byte_exits_with_6_and_names_the_file(cli: Cli, session_id: st
     assert not (tmp_path / "there").exists()
 
 
+def test_a_folder_is_verified_where_it_is(cli: Cli, session_id: str, tmp_path: Path) -> None:
+    """Whoever gets a folder checks it before, or without, adding it to a root (docs/sessions.md)."""
+    made = cli("session", "export", session_id, "--out", "folder").out
+    for named in ("folder", "folder/manifest.json", "folder/ho2m.json"):
+        found = cli("ledger", "verify", named)
+        assert found.code == 0
+        assert f"of session {session_id}" in found.out
+        assert "HO2M:ADMIN" in found.out
+        assert "NOT signed" in found.out
+    facts = cli("ledger", "verify", "folder", "--json").json
+    assert (facts["ok"], facts["session_id"], facts["turns"], facts["signed"]) == (True, session_id, 2, False)
+    assert f"{facts['entries']:,} entries" in made
+    unsigned = cli("ledger", "verify", "folder", "--public-key", "0" * 64)
+    assert (unsigned.code, "expected a signature" in unsigned.out) == (6, True)
+    assert "the key of" not in found.out
+    cli("session", "export", session_id, "--out", "with_key", "--with-keys")
+    assert "anybody with the folder can read" in cli("ledger", "verify", "with_key").out
+    path = tmp_path / "folder" / "ho1m.json"
+    path.write_bytes(path.read_bytes().replace(b"sha256:", b"sha257:", 1))
+    damaged = cli("ledger", "verify", "folder", "--json")
+    assert (damaged.code, damaged.json["ok"], "ho1m.json: sha256: expected" in damaged.json["fault"]) == (6, False, True)
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_folder_beside_ledgers_hides_none_of_them(cli: Cli, session_id: str, tmp_path: Path) -> None:
+    """A manifest of prompts is none of a session, and a ledger's own file is verified as such."""
+    cli("session", "export", session_id, "--out", "folder")
+    root = tmp_path / ".kitchener"
+    (root / "manifest.json").write_text('{"format": "other"}', encoding="utf-8")
+    assert "ho2m.jsonl" in cli("ledger", "verify", str(root)).out
+    (root / "HO2/ADMIN/manifest.json").write_bytes((tmp_path / "folder/manifest.json").read_bytes())
+    assert "ho2m.jsonl: " in cli("ledger", "verify", str(root / "HO2/ADMIN/ho2m.jsonl")).out
+
+
 def test_what_cannot_be_right_is_refused(cli: Cli, session_id: str, tmp_path: Path) -> None:
     unknown = cli("session", "export", "SES-ffffffff", "--out", "folder")
     assert (unknown.code, "not known" in unknown.err) == (1, True)

@@ -23,6 +23,7 @@ from cyclopts.validators import Number
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.content.content import content_lines
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK
+from kitchener.cli.ledger.exported_session import verify_folder
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.interrupt import run_to_end
@@ -39,12 +40,14 @@ from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.ledger.verify.verification import unreadable
 from kitchener.records import events
 from kitchener.runtime.content_check import check_content
+from kitchener.runtime.portable.folder import folder_at
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import load_signer
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
 for command in (checkpoint, key, proof):
     app.command(command)
+_VERIFIED: Final = "One ledger file, a directory of them, a bundle, or the folder of an exported session."
 _PAYLOAD_WIDTH = 90
 _TYPE_CHARS: Final = 80
 _LIKE_ENOUGH: Final = 0.6
@@ -55,7 +58,7 @@ _ENTRY_FIELDS = ("seq", "entry_id", "entry_hash", "entry_type", "entity_id", "ti
 
 @app.command
 def verify(
-    path: Annotated[Path | None, Parameter(name="PATH", help="One ledger file, a directory of them, or a bundle.")] = None,
+    path: Annotated[Path | None, Parameter(name="PATH", help=_VERIFIED)] = None,
     /,
     *,
     options: Options = NO_OPTIONS,
@@ -65,8 +68,8 @@ def verify(
     ] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Recompute every hash of every ledger under the root, or of one file. Signed heads and bundles are checked too, and for a
-    root the stored images and files.
+    """Recompute every hash of every ledger under the root, or of one file. Signed heads, bundles and exported sessions are
+    checked too, and for a root the stored images and files.
 
     Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Names other
     `*.jsonl` files, such as an export, and skips them. Exits with 6 if there is a fault, and with 1 if PATH is a directory
@@ -76,11 +79,14 @@ def verify(
 
         kitchener ledger verify
         kitchener ledger verify .kitchener/HO2/ADMIN/ho2m.jsonl --json
+        kitchener ledger verify ada-session
         kitchener ledger verify --public-key 3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c
     """
     trusted = public_key_of(public_key)
     if path is not None and is_bundle(path):
         return verify_proof(path, trusted, is_json=json)
+    if path is not None and (folder := folder_at(path)) is not None:
+        return verify_folder(folder, trusted, is_json=json)
     return run_to_end(partial(_verify, options, path, trusted, jobs, is_json=json))
 
 

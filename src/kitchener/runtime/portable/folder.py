@@ -41,6 +41,8 @@ from kitchener.small_files import read_regular, sync_directory, write_private
 FORMAT: Final = "kitchener-session/1"
 LEDGERS: Final[tuple[LedgerName, ...]] = ("ho1m", "context", "signals", "overlays", "ho2m")
 """The ledgers in the order in which an import writes them: HO2m is the commit record, so it is last."""
+_OWN_FORMAT: Final = b'"kitchener-session/'
+"""What only the manifest of such a folder has: prompts and attention templates have files of this name, too."""
 _MANIFEST: Final = "manifest.json"
 KEY: Final = "subject.key"
 """The file with the subject's key."""
@@ -180,6 +182,17 @@ def write_folder(
         draft.rename(out)
         sync_directory(out.absolute().parent)
     return folder
+
+
+def folder_at(path: Path) -> Path | None:
+    """The folder of an exported session that a path names, itself or by one of its JSON files; None: the path names no such."""
+    folder = path if path.is_dir() else path.parent
+    if path.is_file() and path.suffix != ".json":
+        return None
+    try:
+        return folder if _OWN_FORMAT in read_regular(folder / _MANIFEST, _MAX_SMALL_BYTES, follows_links=False) else None
+    except OSError:
+        return None
 
 
 def read_folder(path: Path, *, public_key: str | None = None) -> SessionFolder:
