@@ -5,7 +5,7 @@ fixture `replayed`, which your tests import by `from kitchener.testing import re
 places and looks whether everything that was promised is there.
 """
 
-from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
+from kitchener.gateway.providers.scripted import ScriptedAnswer, ScriptedProvider, use_tool
 from kitchener.gateway.switch import forbid_model_calls
 from kitchener.replaying import replay_session
 from kitchener.testing import replays
@@ -18,6 +18,7 @@ __all__ = [
     "CrashReport",
     "CrashRoot",
     "FakeClock",
+    "ScriptedAnswer",
     "ScriptedProvider",
     "assert_replays",
     "crash_test",

@@ -126,4 +126,5 @@ def test_nothing_learned_costs_nothing(cli: Cli) -> None:
         "agent_class": "ADMIN",
         "lines": [],
         "totals": {"tokens_shown": 0, "consolidation_input_tokens": 0, "consolidation_output_tokens": 0},
+        "without_result": {"consolidations": 0, "input_tokens": 0, "output_tokens": 0},
     }

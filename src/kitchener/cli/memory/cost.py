@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
 from kitchener.cli.memory.agent_memory import AgentMemory
@@ -123,6 +124,33 @@ class WorkOrderCosts:
             consolidation_output_tokens=sum(tokens for _, tokens in spent),
         )
 
+    def without_result(self, learned: Iterable[Learning], namespace: str | None) -> "FruitlessCost":
+        """The cost of the consolidations from which nothing was learned.
+
+        Args:
+            learned: the sources of all overlays
+            namespace: only consolidations of this namespace; None: all
+        """
+        known = set(learned)
+        fruitless = [each for each in self._learned if each not in known and namespace in (None, each.namespace)]
+        sessions = {session for each in fruitless for session in self._learned[each]}
+        spent = [tokens for session in sorted(sessions) for tokens in self._spent[session].values()]
+        return FruitlessCost(len(spent), sum(tokens for tokens, _ in spent), sum(tokens for _, tokens in spent))
+
+
+class FruitlessCost(NamedTuple):
+    """The cost of consolidations that failed, and of those that run."""
+
+    consolidations: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def line(self) -> str:
+        """The figures as text."""
+        tokens = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
+        count = counted(self.consolidations, "consolidation")
+        return f"{count} without a result: {tokens}; `kitchener memory signals` says why"
+
 
 def learning_of(entry: StoredEntry) -> Learning:
     """The sources of a recorded overlay."""
@@ -177,6 +205,7 @@ class CostTable:
 
     agent_class: str
     rows: list[CostRow]
+    fruitless: FruitlessCost
 
     def totals(self) -> dict[str, int]:
         """The sums of the costs."""
@@ -185,13 +214,20 @@ class CostTable:
 
     def as_json(self) -> Mapping[str, object]:
         """Everything, as JSON types."""
-        return {"agent_class": self.agent_class, "lines": [row.as_json() for row in self.rows], "totals": self.totals()}
+        lines = [row.as_json() for row in self.rows]
+        fruitless = self.fruitless._asdict()
+        return {"agent_class": self.agent_class, "lines": lines, "totals": self.totals(), "without_result": fruitless}
 
     def lines(self) -> Iterator[str]:
         """The table as lines of text."""
         if not self.rows:
             yield f"nothing learned yet by {self.agent_class}"
-            return
+        else:
+            yield from self._table()
+        if self.fruitless.consolidations:
+            yield self.fruitless.line()
+
+    def _table(self) -> Iterator[str]:
         yield from table_lines(_COLUMNS, (row.as_row() for row in self.rows))
         spent = self.totals()
         learning = spent["consolidation_input_tokens"] + spent["consolidation_output_tokens"]
@@ -208,7 +244,7 @@ async def cost_table(place: AgentMemory, subject_id: str | None) -> CostTable:
     costs, rows = WorkOrderCosts(), list[CostRow]()
     async with place.paths.reader(place.agent_class) as ho2m, place.reader() as reader:
         if reader is None:
-            return CostTable(place.agent_class, [])
+            return CostTable(place.agent_class, [], FruitlessCost())
         learned = await _learned(reader)
         if ho2m is not None:
             async for entry in ho2m.read(entry_type=_TYPES):
@@ -218,7 +254,8 @@ async def cost_table(place: AgentMemory, subject_id: str | None) -> CostTable:
             about = learned.get((place.namespace(subject), overlay.key), [])
             rows.append(CostRow(subject, overlay, state, costs.of(subject, overlay, about, estimator)))
     rows.sort(key=lambda row: (-row.cost.tokens_shown, row.subject_id, row.overlay.key))
-    return CostTable(place.agent_class, rows)
+    namespace = None if subject_id is None else place.namespace(subject_id)
+    return CostTable(place.agent_class, rows, costs.without_result(chain.from_iterable(learned.values()), namespace))
 
 
 async def _learned(reader: MemoryReader) -> Mapping[tuple[str, str], list[Learning]]:

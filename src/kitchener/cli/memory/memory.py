@@ -15,6 +15,7 @@ from kitchener.cli.memory.bisect import bisect_
 from kitchener.cli.memory.changes import deactivated, quarantined
 from kitchener.cli.memory.cost import cost_table
 from kitchener.cli.memory.explain import AT_MOST, explained
+from kitchener.cli.memory.failed_learning import failed_learning
 from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
 from kitchener.cli.memory.view import open_view
@@ -44,7 +45,8 @@ def signals(
 ) -> int:
     """Show a subject's signals, and how close each gate is to opening. Works while a server runs.
 
-    A gate opens when a signal occurred often enough in enough sessions. Kitchener then learns from it.
+    A gate opens when a signal occurred often enough in enough sessions. Kitchener then learns from it. If that failed, a line
+    below the table says why.
 
     For example:
 
@@ -56,13 +58,20 @@ def signals(
     async def work() -> int:
         async with open_view(options, subject, as_of) as seen:
             found = [each for each in seen.signals() if each.gate.count >= min_count]
+            open_gates = [each.signal_id for each in found if each.gate.crossed]
+            failures = await failed_learning(seen.place, *seen.memory) if seen.memory is not None and open_gates else {}
+            failed = {each: failures[each] for each in open_gates if each in failures}
             if json:
-                print_json({**seen.as_json(), "signals": [each.as_json() for each in found]})
+                told = {each: failed[each].as_json() for each in failed}
+                rows = [each.as_json() | {"failed": told.get(each.signal_id)} for each in found]
+                print_json({**seen.as_json(), "signals": rows})
             elif seen.says_whose():
                 hours = seen.place.config.gate_window_hours
                 if found:
                     columns = ("signal", "count", "sessions", "last_seen", "decay", "gate")
                     print_table(columns, (each.as_row(hours) for each in found))
+                    for signal_id, each in failed.items():
+                        print_text(each.line(signal_id))
                 else:
                     print_text(f"no signals{f' with at least {min_count} events' if min_count else ''}")
         return OK
