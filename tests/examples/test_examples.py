@@ -1,5 +1,6 @@
 """Every example runs as its docstring says, in a process of its own, and asserts its own outcome."""
 
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -85,6 +86,11 @@ def test_web_app_serves_a_conversation(
         assert "belongs to turn" in other.json()["error"]
         assert client.post(messages, json={}).status_code == 400
         assert client.post(messages, content="not json").status_code == 400
-        missing = client.post("/sessions/SES-00000000/messages", json={"message": "hello"})
-        assert missing.status_code == 404
-        assert "SES-00000000" in missing.json()["error"]
+        streamed = client.post(f"/sessions/{session_id}/stream", json={"message": "what can you do?"})
+        lines = [line.removeprefix("data: ") for line in streamed.text.splitlines() if line.startswith("data: ")]
+        *told, last = map(json.loads, lines)
+        assert "".join(each["text"] for each in told) == last["answer"]["response"] != ""
+        for path in ("messages", "stream"):
+            missing = client.post(f"/sessions/SES-00000000/{path}", json={"message": "hello"})
+            assert missing.status_code == 404
+            assert "SES-00000000" in missing.json()["error"]
