@@ -12,7 +12,7 @@ import pytest
 
 from kitchener.cli.app import build_app
 from tests.cli.command_list import every_command
-from tests.cli.commands import COMMAND, environment, finish, start
+from tests.cli.commands import finish, start, write_messages
 from tests.cli.conftest import Cli
 
 LEAVES = [
@@ -107,15 +107,20 @@ def test_a_mistake_gives_one_line_and_exit_code_2(cli: Cli, arguments: list[str]
     assert words in outcome.err
 
 
-def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    ["config schema", "replay --all", "replay --all --with-config kitchener.toml", "ledger verify", "session list", "run in"],
+)
+def test_a_reader_that_goes_away_is_no_traceback(cli: Cli, tmp_path: Path, command: str) -> None:
+    """Also of a command whose work runs in a task group, which wraps the error."""
+    (tmp_path / "kitchener.toml").write_text("", encoding="utf-8")
+    assert cli("run", write_messages(tmp_path / "in", ("a", "hello"), ("b", "hello"))).code == 0
     read, write = os.pipe()
     os.close(read)
-    process = subprocess.Popen(
-        [*COMMAND, "config", "schema"], cwd=tmp_path, env=environment(), stdout=write, stderr=subprocess.PIPE, text=True
-    )
+    process = start(*command.split(), cwd=tmp_path, stdout=write)
     os.close(write)
-    _, said = process.communicate(timeout=30)
-    assert (process.returncode, said) == (1, "")
+    outcome = finish(process)
+    assert (outcome.code, outcome.err) == (1, "")
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,10 @@ def invoke(tokens: Sequence[str]) -> int:
         if code == INTERRUPTED:
             _print_failure(tokens, _INTERRUPTED, before)
         return code
-    except BrokenPipeError:
-        discard_output()  # its reader has gone
-        return NEGATIVE
     except (CycloptsError, KeyboardInterrupt, CommandFailed, KitchenerError, OSError, ExceptionGroup) as error:
+        if isinstance(_first_of(error), BrokenPipeError):
+            discard_output()  # its reader has gone
+            return NEGATIVE
         failed = _failure_of(error)
     say(f"kitchener: {failed}")
     _print_failure(tokens, failed, before)
@@ -162,12 +162,16 @@ def _called(tokens: Sequence[str]) -> int:
     return code if isinstance(code, int) else OK
 
 
+def _first_of(error: BaseException) -> BaseException:
+    """The error itself, or the first one of a task group."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def _failure_of(error: BaseException) -> CommandFailed:
     """Returns a failure that a user can mend. Any other error is a bug and is raised."""
-    first = error
-    while isinstance(first, ExceptionGroup):
-        first = first.exceptions[0]
-    match first:
+    match first := _first_of(error):
         case CommandFailed():
             return first
         case CycloptsError():
