@@ -30,3 +30,27 @@ async def test_without_keys_everybody_is_told_that_none_is_needed(tmp_path: Path
     async with serving(tmp_path / "root") as client:
         told = (await client.ask("GET", "/v1/me")).json
         assert (told["subject_id"], told["needs_key"], "erase" in told["rights"]) == ("local", False, True)
+
+
+async def test_a_key_of_several_agents_without_admin_is_asked_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request that leaves out the agent was told that there is no agent 'ADMIN', of which it had not spoken."""
+    monkeypatch.setenv("ADA_KEY", "key-of-ADA-0123456789")
+    rights = ("chat", "read", "approve")
+    clients = {"ada": {"key": "env:ADA_KEY", "rights": rights, "subject": "ada", "agents": ("DESK", "PRICES")}}
+    async with serving(tmp_path / "root", serve={"clients": clients}, agents={"DESK": {}, "PRICES": {}}) as client:
+        ada = client.with_headers(authorization="Bearer key-of-ADA-0123456789")
+        for method, path in (
+            ("GET", "/v1/sessions"),
+            ("GET", "/v1/approvals"),
+            ("POST", "/v1/sessions"),
+            ("POST", "/v1/responses"),
+        ):
+            body = None if method == "GET" else {"input": "hello"} if path == "/v1/responses" else {}
+            refused = await ada.ask(method, path, body)
+            assert (refused.status, refused.code) == (400, "invalid_request"), path
+            assert "name one, such as 'DESK'" in refused.json["error"]["message"]
+        assert (await ada.ask("GET", "/v1/sessions?agent=PRICES")).status == 200
+        unknown = await ada.ask("GET", "/v1/sessions?agent=ADMIN")
+        assert (unknown.status, unknown.code) == (404, "model_not_found")

@@ -9,9 +9,11 @@ from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.errors import UnknownSession
 from kitchener.ledger import Ledgers
+from kitchener.plain_names import quoted
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Caller
 from kitchener.serve.access.guard import caller_of, subject_of
+from kitchener.serve.problems import RequestRefused
 
 _POLL_S: Final = 0.02
 """Seconds between two checks whether an aborted turn has ended. An abort takes one commit."""
@@ -43,13 +45,16 @@ class SessionAccess:
         """The agent that is meant; None: ADMIN, or the only one that the caller reaches.
 
         Raises:
-            RequestRefused: there is no such agent for the caller
+            RequestRefused: there is no such agent for the caller, or none is meant
         """
         reached = self.classes(caller)
         name = agent_class if agent_class is not None else reached[0] if len(reached) == 1 else "ADMIN"
-        if name not in reached:
-            raise caller.unknown_agent(name)
-        return self.runtime.supervisor(name)
+        if name in reached:
+            return self.runtime.supervisor(name)
+        if agent_class is None and reached:
+            several = f"this key reaches several agents: name one, such as {quoted(reached[0])}; GET /v1/me lists them"
+            raise RequestRefused(400, "invalid_request", several)
+        raise caller.unknown_agent(name)
 
     async def wait_ended(self, session: SessionManager, turn_id: str) -> None:
         """Returns when a turn that was stopped has ended on record, at the latest after `limits.abort_grace_s`."""
