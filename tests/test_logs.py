@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from kitchener import RuntimeConfig, open_runtime
-from kitchener.cli.terminal.log_lines import JsonLogLines, LogLines
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
-from kitchener.logs import get_logger
+from kitchener.logs import JsonLogLines, LogLines, get_logger
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
@@ -53,6 +52,18 @@ def test_a_handler_of_the_root_logger_gets_the_events(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", asked + FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "kitchener.gateway.provider_faults ERROR provider failed broken" in run.stderr
     assert run.stdout == ""
+
+
+def test_a_program_shows_the_fields_of_events_with_a_formatter(tmp_path: Path) -> None:
+    """With the standard formatter a line says that a provider failed, and not which (docs/runtime.md)."""
+    asked = (
+        "import logging\nfrom kitchener.logs import LogLines\nhandler = logging.StreamHandler()\n"
+        "handler.setFormatter(LogLines('%(name)s: %(message)s'))\nlogging.basicConfig(handlers=[handler])\n"
+    )
+    run = subprocess.run([sys.executable, "-c", asked + FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
+    failed = next(line for line in run.stderr.splitlines() if "provider failed" in line)
+    assert failed.startswith("[error] kitchener.gateway.provider_faults: provider failed provider_id=broken error=ValueError")
+    assert "session_id=SES-" in failed
 
 
 async def test_what_becomes_of_a_provider_is_logged_once(tmp_path: Path) -> None:

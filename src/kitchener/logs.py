@@ -1,12 +1,16 @@
 """Gives each module a logger that writes structured events to the standard library's `logging`, and nowhere else.
 
+`LogLines` and `JsonLogLines` are formatters for a handler of the program, which show the fields of an event.
+
 An event is the message of a log record, its fields are attributes of the record (`extra`), and the record's logger has the name
 of the module (`kitchener.gateway.attempts`). Nothing is written until the program adds a handler. Fields name ids and places in
 the code, never what was said. Explained in `docs/runtime.md`.
 """
 
+import json
 import logging
 from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ the event, so that a turn in which nothing is logged does nothing for them."""
 RECORD_FILTERS: Final[list[Callable[[logging.LogRecord], bool]]] = []
 """Say whether a record of this package is logged. A filter of a logger sees nothing of the loggers below it, so these stand for
 one that would."""
+
+_OF_EVERY_RECORD: Final = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime"))
 
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
@@ -92,3 +98,45 @@ def _has_reader(logger: logging.Logger) -> bool:
             return True
         here = here.parent if here.propagate else None
     return False
+
+
+class LogLines(logging.Formatter):
+    """Formats each event with its fields as one line: `[warning] circuit breaker opened provider_id=openai`.
+
+    A traceback follows on separate lines. The arguments are those of `logging.Formatter`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the text of a record, without values of variables."""
+        fields = _fields(record)
+        frames = fields.pop("traceback", "")
+        shown = (f"{key}={_on_one_line(each)}" for key, each in fields.items())
+        parts = [f"[{record.levelname.lower()}] {super().format(record)}", *shown]
+        return " ".join(parts) + (f"\n{str(frames).rstrip()}" if frames else "")
+
+
+class JsonLogLines(logging.Formatter):
+    """Formats each event as a JSON object on one line: `time` (UTC), `level`, `logger`, `event`, then its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the text of a record, without values of variables. Its own fields replace none of the four."""
+        fields = _fields(record)
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        return json.dumps({**told, **fields, **told}, default=str)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """What the event says beside its message."""
+    return {key: value for key, value in record.__dict__.items() if key not in _OF_EVERY_RECORD}
+
+
+def _on_one_line(value: object) -> str:
+    """A value without line breaks, so that text from a provider or a file name cannot look like a separate event."""
+    return "\\n".join(str(value).splitlines())

@@ -1,16 +1,14 @@
-"""Prints log messages on standard error: `[warning] circuit breaker opened provider_id=openai`, or as JSON."""
+"""Prints log messages on standard error, with the formatters of `kitchener.logs`."""
 
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Annotated, Final, Literal, TextIO, cast
+from typing import Annotated, Literal, TextIO, cast
 
 from cyclopts import Parameter
 
 from kitchener.cli.terminal.output import StandardError
-from kitchener.logs import ROOT
+from kitchener.logs import ROOT, JsonLogLines, LogLines
 
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"] | None,
@@ -20,46 +18,6 @@ LogFormat = Annotated[
     Literal["text", "json"],
     Parameter(name="--log-format", help="`json`: standard error shows each log message as a JSON object with its time."),
 ]
-_OF_EVERY_RECORD: Final = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime"))
-
-
-class LogLines(logging.Formatter):
-    """Formats each event with its fields as one line. A traceback follows on separate lines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Returns the text of a record, without values of variables."""
-        fields = _fields(record)
-        frames = fields.pop("traceback", "")
-        shown = (f"{key}={_on_one_line(each)}" for key, each in fields.items())
-        parts = [f"[{record.levelname.lower()}] {super().format(record)}", *shown]
-        return " ".join(parts) + (f"\n{str(frames).rstrip()}" if frames else "")
-
-
-class JsonLogLines(logging.Formatter):
-    """Formats each event as a JSON object on one line: `time` (UTC), `level`, `logger`, `event`, then its fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Returns the text of a record, without values of variables. Its own fields replace none of the four."""
-        fields = _fields(record)
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
-        told = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
-        return json.dumps({**told, **fields, **told}, default=str)
-
-
-def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """What the event says beside its message."""
-    return {key: value for key, value in record.__dict__.items() if key not in _OF_EVERY_RECORD}
-
-
-def _on_one_line(value: object) -> str:
-    """A value without line breaks, so that text from a provider or a file name cannot look like a separate event."""
-    return "\\n".join(str(value).splitlines())
 
 
 def show_logs() -> None:
