@@ -304,7 +304,7 @@ function firstBytes (path, count) {
 }
 
 const paths = process.argv.slice(2), at = paths.indexOf('--public-key'), [, given] = at >= 0 ? paths.splice(at, 2) : []
-if (!paths.length || (at >= 0 && !RegExp(`^${KEY}$`).test(`"${given}"`))) {
+if (!paths.length || paths.some((each) => each.startsWith('--')) || (at >= 0 && !RegExp(`^${KEY}$`).test(`"${given}"`))) {
   console.error('usage: node verify.mjs [--public-key HEX] FILE...   (64 lower-case hex digits; ledgers and bundles)')
   process.exit(2)
 }

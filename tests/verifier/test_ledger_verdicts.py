@@ -355,7 +355,8 @@ def test_nothing_that_a_terminal_would_act_upon_is_printed(tmp_path: Path) -> No
 def test_wrong_usage_is_told_apart_from_a_verdict(tmp_path: Path) -> None:
     key = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
     wrong = ("xyz", "", key.upper(), key[:-1], f"{key}00", f"{key}\n")
-    for arguments in ([], ["--public-key"], ["--public-key", key], *[["--public-key", each, str(SAMPLE)] for each in wrong]):
+    keys = [["--public-key", each, str(SAMPLE)] for each in wrong]
+    for arguments in ([], ["--help"], ["--key", key, str(SAMPLE)], ["--public-key"], ["--public-key", key], *keys):
         done = run(*arguments)
         assert (done.status, done.stdout) == (2, "")
         assert done.stderr.startswith("usage: ")
