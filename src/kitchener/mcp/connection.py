@@ -23,6 +23,7 @@ from kitchener.errors.root import CONFIGURATION
 from kitchener.mcp.command import TOO_LARGE, open_command
 from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
 from kitchener.mcp.message_values import MAX_VALUES, holds_too_many
+from kitchener.mcp.untraced_stream import UntracedStream
 from kitchener.plain_names import words_of
 
 if TYPE_CHECKING:
@@ -358,11 +359,12 @@ async def _address(
 
 @asynccontextmanager
 async def _watched(transport: "Transport", state: _Wire, library: "_Library") -> AsyncIterator["TransportStreams"]:
-    """A transport that tells when nothing can be read from it any more."""
+    """A transport that tells when nothing can be read from it any more, and sends nothing of the program's trace."""
     async with transport as (incoming, outgoing):
         if state.errors is not None:
             state.errors.close()  # the command has its own end of the pipe, and nothing is left to read when it ends
-        yield _WatchedStream(incoming, state, library), outgoing
+        sent: UntracedStream[SessionMessage] = UntracedStream(outgoing)
+        yield _WatchedStream(incoming, state, library), sent
 
 
 class _WatchedStream:
