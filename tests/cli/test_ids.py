@@ -183,7 +183,10 @@ class TestDefaultAgent:
         outcome = cli("chat", stdin=b"hello\n")
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err == "kitchener: --agent: name one of the configured classes: helpdesk, sales\n"
+        assert cli("session", "list").out == "no sessions yet\n"
         assert cli("chat", "--agent", "sales", stdin=b"hello\n").code == 0
+        (row,) = cli("session", "list", "--json").json
+        assert row["agent_class"] == "sales"
         for command in ("session show last", "context explain last", "replay --all", "chat last", "session list --since 1d"):
             assert cli(*command.split()).code == 0, command
 

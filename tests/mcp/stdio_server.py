@@ -137,6 +137,11 @@ def endless(request_id: object, arguments: dict[str, Any], params: dict[str, Any
         time.sleep(0.001)
 
 
+def noticed(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    """Says what came with the call beside its arguments."""
+    answer(request_id, " ".join(sorted(params.get("_meta") or {})))
+
+
 def twice(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
     """Answers a call that nobody made, then its own one twice."""
     answer(10_000, "of another call")
@@ -186,7 +191,7 @@ def ask_here(request_id: object, arguments: dict[str, Any], params: dict[str, An
 
 TOOLS = (
     *(ask, ask_here, begs, big, change, deep, die, die_once, echo, endless, environment, fail_with, fails, flood, garbage),
-    *(hold, many, progress, refuse_with, refused, release, twice, wrong_form),
+    *(hold, many, noticed, progress, refuse_with, refused, release, twice, wrong_form),
 )
 BY_NAME = {each.__name__: each for each in TOOLS}
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import anyio
 import pytest
+from opentelemetry import baggage, context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from kitchener.errors import ConfigError
 from kitchener.replaying import replay_session
@@ -37,6 +39,21 @@ async def test_a_model_calls_a_tool_of_a_server_and_the_turn_replays_identical(t
     report = await replay_session(session_id, config=config)
     assert report.is_identical, report.text()
     assert len(report.turns) == 2
+
+
+@pytest.mark.parametrize("protocol", ["stateful", "stateless"])
+async def test_a_server_learns_nothing_of_the_trace_and_the_baggage_of_a_turn(tmp_path: Path, protocol: str) -> None:
+    """The library would send both to every server, with or without telemetry (docs/telemetry.md, "Whose trace")."""
+    server = faulty(tmp_path / "fs", ["noticed"])
+    (tmp_path / "fs" / protocol).touch()
+    span = NonRecordingSpan(SpanContext(trace_id=7, span_id=8, is_remote=True, trace_flags=TraceFlags(1)))
+    token = context.attach(baggage.set_baggage("user", "ada@garden.example", set_span_in_context(span)))
+    try:
+        async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
+            sent = (await say(runtime, "fs__noticed")).split()
+    finally:
+        context.detach(token)
+    assert [each for each in sent if each != "progressToken" and not each.startswith("io.modelcontextprotocol/")] == []
 
 
 async def test_a_hung_call_ends_at_its_time_limit_and_the_server_is_told(tmp_path: Path) -> None:

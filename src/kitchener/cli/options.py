@@ -44,10 +44,16 @@ class Options:
         Raises:
             ConfigError: the settings are wrong, or they have several classes and none is ADMIN
         """
-        first, config = self.first_agent, self.load().config
-        if self.named_agent is None and len(config.classes) > 1 and first not in config.classes:
-            raise ConfigError("--agent", "", "", f"name one of the configured classes: {', '.join(sorted(config.classes))}")
-        return first
+        if not self.has_agent:
+            classes = ", ".join(sorted(self.load().config.classes))
+            raise ConfigError("--agent", "", "", f"name one of the configured classes: {classes}")
+        return self.first_agent
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent class is chosen, by name or as the default. False: there are several, and none is ADMIN."""
+        classes = self.load().config.classes
+        return self.named_agent is not None or len(classes) <= 1 or self.first_agent in classes
 
     @property
     def first_agent(self) -> str:

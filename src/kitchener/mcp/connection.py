@@ -33,6 +33,7 @@ from kitchener.mcp.connection_errors import (
 )
 from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
 from kitchener.mcp.message_values import MAX_VALUES, holds_too_many
+from kitchener.mcp.untraced_stream import UntracedStream
 from kitchener.plain_names import error_text
 
 if TYPE_CHECKING:
@@ -362,11 +363,12 @@ async def _address(
 
 @asynccontextmanager
 async def _watched(transport: "Transport", state: _Wire, library: "_Library") -> AsyncIterator["TransportStreams"]:
-    """A transport that tells when nothing can be read from it any more."""
+    """A transport that tells when nothing can be read from it any more, and sends nothing of the program's trace."""
     async with transport as (incoming, outgoing):
         if state.errors is not None:
             state.errors.close()  # the command has its own end of the pipe, and nothing is left to read when it ends
-        yield _WatchedStream(incoming, state, library), outgoing
+        sent: UntracedStream[SessionMessage] = UntracedStream(outgoing)
+        yield _WatchedStream(incoming, state, library), sent
 
 
 class _WatchedStream:

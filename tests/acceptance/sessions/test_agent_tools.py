@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from kitchener import ToolContext, tool
-from kitchener.errors import ConfigError, ToolError
+from kitchener.errors import ConfigError, ToolError, UnknownSession
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.records.turn import ToolProgress, TurnCompleted, TurnResult
@@ -78,6 +78,35 @@ async def test_both_sessions_have_the_turn_on_record_with_its_cost_and_replay_th
         report = await replay_session(session_id, config=config)
         assert report.is_identical, report.text()
         assert report.turns
+
+
+async def test_a_call_of_the_asked_agent_waits_in_its_own_class(scripted: OpenRuntime) -> None:
+    """Neither the result nor the list of the class that asked has it (docs/tools.md, "Approval")."""
+
+    @tool(requires_approval=True)
+    def order(book: str) -> str:
+        """Orders a book."""
+        return f"{book} is ordered"
+
+    def model(request: PromptRequest) -> Any:
+        if request.wo_type == "classify" or request.messages[-1].role == "tool":
+            return front_desk(request)
+        names = [each.tool_id for each in request.tools]
+        return ToolUse("u1", "order", {"book": "Moby Dick"}) if names == ["order"] else front_desk(request)
+
+    agents = {"RESEARCHER": {**DESK["RESEARCHER"], "tools": ("order",)}}
+    async with scripted(ScriptedProvider(model), agents=agents, admin_tools=FRONT, tools=[order]) as runtime:
+        asked = await runtime.supervisor().handle_turn("Order Moby Dick.", subject_id="ada")
+        assert (asked.pending_approval, asked.error, "I need your approval" in asked.response) == ((), None, True)
+        assert await runtime.pending_approvals(subject_id="ada") == []
+        (waiting,) = await runtime.pending_approvals("RESEARCHER", subject_id="ada")
+        assert (waiting.tool_id, waiting.arguments) == ("order", {"book": "Moby Dick"})
+        assert waiting.approval_id in asked.response
+        with pytest.raises(UnknownSession):
+            await runtime.supervisor().approve(waiting.approval_id)
+        done = await runtime.supervisor("RESEARCHER").approve(waiting.approval_id)
+        assert done is not None
+        assert "Moby Dick is ordered" in done.response
 
 
 async def test_a_program_gives_an_agent_another_name_and_what_it_can_do(scripted: OpenRuntime) -> None:

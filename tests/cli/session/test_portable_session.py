@@ -86,6 +86,8 @@ def test_a_folder_beside_ledgers_hides_none_of_them(cli: Cli, session_id: str, t
     assert "ho2m.jsonl" in cli("ledger", "verify", str(root)).out
     (root / "HO2/ADMIN/manifest.json").write_bytes((tmp_path / "folder/manifest.json").read_bytes())
     assert "ho2m.jsonl: " in cli("ledger", "verify", str(root / "HO2/ADMIN/ho2m.jsonl")).out
+    missing = cli("ledger", "verify", "folder/ho3m.json")
+    assert (missing.code, "no such file" in missing.err) == (2, True)
 
 
 def test_what_cannot_be_right_is_refused(cli: Cli, session_id: str, tmp_path: Path) -> None:

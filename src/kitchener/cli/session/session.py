@@ -86,8 +86,9 @@ def list_(
 ) -> int:
     """List the sessions of an agent class, oldest first. Works while a server runs.
 
-    With --subject, --grep or --since and without --agent, lists those of all agent classes, and exits with 1 if there are none.
-    --grep ignores upper and lower case and line breaks. It reads sealed texts if their keys are here.
+    Without --agent, lists those of all agent classes if there are several and none is ADMIN. So it does with --subject, --grep
+    or --since, and then exits with 1 if there are none. --grep ignores upper and lower case and line breaks. It reads sealed
+    texts if their keys are here.
 
     For example:
 
@@ -107,7 +108,8 @@ def list_(
     elif found.rows:
         _print_rows(found.rows)
     else:
-        print_text(f"no sessions of {options.agent}" if wanted.is_any else "no session matches")
+        whose = f"no sessions of {options.agent}" if options.has_agent else "no sessions yet"
+        print_text(whose if wanted.is_any else "no session matches")
     return OK if found.rows or wanted.is_any else NEGATIVE
 
 

@@ -122,9 +122,10 @@ def filter_of(subject: str | None, words: str | None, since: str | None) -> Sess
 
 
 async def search_sessions(options: Options, wanted: SessionFilter, limit: int | None) -> SessionList:
-    """The newest `limit` sessions that match: of the agent class; of all classes if none is named and there is a filter."""
+    """The newest `limit` sessions that match: of the agent class; of all classes if none is named and there is a filter, or no
+    class that is meant without a name."""
     paths, found = options.paths(), SessionList()
-    is_of_one = wanted.is_any or options.named_agent is not None
+    is_of_one = options.named_agent is not None or (wanted.is_any and options.has_agent)
     for agent_class in [options.agent] if is_of_one else sorted({options.first_agent, *paths.agent_classes()}):
         await _add(found, paths, agent_class, wanted, limit)
     found.rows.sort(key=lambda row: (row["started_at"], row["session_id"]))

@@ -187,7 +187,7 @@ def write_folder(
 def folder_at(path: Path) -> Path | None:
     """The folder of an exported session that a path names, itself or by one of its JSON files; None: the path names no such."""
     folder = path if path.is_dir() else path.parent
-    if path.is_file() and path.suffix != ".json":
+    if folder != path and not (path.suffix == ".json" and path.is_file()):
         return None
     try:
         return folder if _OWN_FORMAT in read_regular(folder / _MANIFEST, _MAX_SMALL_BYTES, follows_links=False) else None
