@@ -194,6 +194,7 @@ deferred (9: as put off), and a stub that counts one failed work order does not 
 
 Version 11: the failure of a reply that never fits the schema that its caller asks for says that (10: it named the
 `output_schema` of the contract, which has none), and the verdict on an empty reply calls it that (10: without `response_text`).
+After a model call that would fail again, the user is told what would help (10: to try again in a moment).
 """
 
 LAST_UNBOUNDED: Final = 8

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kitchener.actors.turn_memory import OpenGates
-from kitchener.records.entries.work_orders import FailureReason
+from kitchener.records.entries.work_orders import CallFailure, FailureReason
 from kitchener.records.tools.client_tools import ClientCall
 from kitchener.records.turn import TurnError, TurnResult
 
@@ -43,6 +43,26 @@ APOLOGIES: Final[Mapping[FailureReason, str]] = {
     ),
 }
 """Replies by the reason of a failure; `APOLOGY` for other reasons."""
+_NOT_SET_UP: Final = (
+    "The model cannot be used as this service is set up, so trying again will not help until its operator has looked at it. Your"
+    " message is recorded."
+)
+APOLOGIES_OF_CALLS: Final[Mapping[CallFailure, str]] = {
+    "authentication": _NOT_SET_UP,
+    "bad_request": _NOT_SET_UP,
+    "forbidden": _NOT_SET_UP,
+    "out_of_credit": _NOT_SET_UP,
+    "context_length": (
+        "A reply would need more text to be read than the model takes at once. Your message is recorded; a shorter one, or a new"
+        " conversation, may help."
+    ),
+    "refused": (
+        "The provider of the model declined to answer this message. Your message is recorded; it may help to put it in other"
+        " words."
+    ),
+}
+"""Replies by the reason of a model call's failure, where trying again would not help. Before version 11 of the policy, users
+were told to try again after these, too."""
 SPENDING_LIMIT: Final = (
     "What model calls may cost here is used up for now, so I could not give you a reply. Your message is recorded. A daily"
     " limit begins anew at midnight, UTC."
@@ -57,8 +77,9 @@ SESSION_USED_UP: Final = (
 _BUDGET_OF_VERSION_1: Final = "The token budget for this conversation does not cover another reply, so the model was not asked."
 
 
-def apology_for(reason: FailureReason, policy_version: int) -> str:
-    """Returns the reply to the user for a work order that failed for this reason."""
+def apology_for(reason: FailureReason, policy_version: int, of_call: CallFailure | None = None) -> str:
+    """Returns the reply to the user for a work order that failed for this reason; `of_call`: that of its model call."""
     if reason == "BUDGET" and policy_version == 1:
         return _BUDGET_OF_VERSION_1
-    return APOLOGIES.get(reason, APOLOGY)
+    text = APOLOGIES_OF_CALLS.get(of_call) if of_call is not None and policy_version > 10 else None
+    return text or APOLOGIES.get(reason, APOLOGY)

@@ -137,10 +137,11 @@ async def apology_after(
     """
     last = rejected[-1]
     if last.error is not None and last.error.reason not in ("QUALITY_GATE", "OUTPUT_SCHEMA"):
-        reason = last.error.reason
-        if last.error.provider_reason == "spending_limit":
+        reason, of_call = last.error.reason, last.error.provider_reason
+        if of_call == "spending_limit":
             return Reply(SPENDING_LIMIT, TurnError("BUDGET", last.error.detail, last.wo_id))
-        return Reply(apology_for(reason, services.constants.policy_version), TurnError(reason, last.error.detail, last.wo_id))
+        text = apology_for(reason, services.constants.policy_version, of_call)
+        return Reply(text, TurnError(reason, last.error.detail, last.wo_id))
     if len(rejected) > services.config.max_retries or chain.room < 1:
         fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
         await chain.write(events.ESCALATION, chain.turn_id, fields)
