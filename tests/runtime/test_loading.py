@@ -190,6 +190,7 @@ class TestErrors:
         [
             ("[ledger]\ndurabilty = 'os'", "ledger.durabilty", "", "unknown key; the closest known one is 'durability'"),
             ("[leger]", "leger", "", "unknown key; the closest known one is 'ledger'"),
+            ("[x]", "x", "", "unknown key; `kitchener config schema` lists the known ones"),
             ("[ledger]\ndurability = 'disk'", "ledger.durability", '"disk"', "must be 'fsync', 'os' or 'none'"),
             (
                 "[limits]\nsession_queue = 1",

@@ -62,6 +62,8 @@ _TOO_DEEP: Final = f"nests deeper than {MAX_SETTINGS_DEPTH} tables and lists"
 _NAMED_IN_SYNTAX_ERROR = re.compile(r"""\(['"].*\)(?= \w)|(['"]).{4,}\1""", re.DOTALL)
 _SHOWN_KEY_CHARS: Final = 64
 """Characters of a key that are compared: the time grows with the product of the lengths, and no key is longer."""
+_LIKE_ENOUGH: Final = 0.5
+"""The least likeness of the key that is suggested for an unknown one, 0 to 1."""
 _SYNONYMS: Final[Mapping[str, str]] = {
     "api_base": "base_url",
     "context_window": "context_budget",
@@ -296,8 +298,9 @@ def meant_key(key: str, table: type[BaseModel] | None, whole: type[BaseModel]) -
         return f"unknown key; it is called {name!r} here"
     if (place := next((where for where, each in _tables(whole) if name in each.model_fields), None)) is not None:
         return f"unknown key; {name!r} is a setting of {place}"
-    closest = difflib.get_close_matches(folded, known, n=1, cutoff=0.0)
-    told = f"unknown key; the closest known one is {closest[0]!r}" if closest else "unknown key"
+    closest = difflib.get_close_matches(folded, known, n=1, cutoff=_LIKE_ENOUGH)
+    hint = f"the closest known one is {closest[0]!r}" if closest else "`kitchener config schema` lists the known ones"
+    told = f"unknown key; {hint}"
     return f"{told}; a field of requests goes to `extra_body`" if "extra_body" in known else told
 
 

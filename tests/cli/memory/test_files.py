@@ -67,7 +67,9 @@ def test_an_export_comes_in_again_elsewhere_and_only_once(taught: Cli, tmp_path:
 def test_an_export_of_one_subject_has_nobody_else(taught: Cli) -> None:
     rows = [json.loads(line) for line in taught("memory", "export", "--subject", "bo").out.splitlines()]
     assert {each["subject_id"] for each in rows} == {"bo"}
-    assert taught("memory", "export", "--subject", "eve").out == ""
+    nobody = taught("memory", "export", "--subject", "eve")
+    assert (nobody.code, nobody.out) == (0, "")
+    assert nobody.err == "nothing was learned about 'eve', so there is nothing to export\n"
 
 
 @pytest.mark.parametrize(

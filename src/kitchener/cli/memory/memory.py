@@ -20,7 +20,7 @@ from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, ReasonOption, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
-from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text
+from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_output
 from kitchener.plain_names import counted
 
@@ -275,6 +275,9 @@ def export(
             if reader is not None:
                 chosen = [subject] if subject is not None else [each.subject_id for each in await place.subjects(reader)]
                 lines = await exported(place, reader, chosen)
+        if not lines:
+            whose = f"about {subject!r}" if subject is not None else f"by {place.agent_class}"
+            say(f"nothing was learned {whose}, so there is nothing to export")
         if output is None:
             print_json_lines(lines)
         else:
