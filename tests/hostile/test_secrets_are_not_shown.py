@@ -147,7 +147,7 @@ def test_what_a_person_typed_is_still_shown(cli: Cli) -> None:  # noqa: F811
         Path("kitchener.toml").write_text(text, encoding="utf-8")
         assert told in cli("config", "check").err
     for text, told in (
-        ('[agents.ADMIN]\nprompt_dir = "my_prompts/v2"', "my_prompts/v2/manifest.json"),
+        ('[agents.ADMIN]\nprompt_dir = "my_prompts/v2"', "my_prompts/v2': expected a directory"),
         ('[ledger]\nsigning_key = "keys/signing.pem"', "keys/signing.pem"),
         ('[agents.ADMIN]\ntools = ["my_bot.tools:list_packages"]', "my_bot.tools:list_packages"),
     ):

@@ -34,6 +34,7 @@ _SLOT_BYTES: Final = 256
 """A divisor of a sector's size, so no slot extends over two sectors."""
 _MAX_BATCH_BYTES: Final = KEYS_IN_BATCH * _SLOT_BYTES
 _PLACE: Final = re.compile(r"batches/([0-9a-f]{32}\.keys):(0|[1-9][0-9]{0,2})", re.ASCII)
+_OWN_NAME: Final = re.compile(r"[0-9a-f]{32,64}(?:\.[a-z]+)*", re.ASCII)
 _KID_BYTES: Final = 16
 _RANDOM_BYTES: Final = KEY_BYTES + _KID_BYTES
 _REMEDY: Final = "; remove it, and restore the file from a backup"
@@ -309,7 +310,9 @@ def _translated(error: OSError, place: Path | str) -> SealingError:
     error.with_traceback(None)  # its frames may hold a key, which a traceback with local variables would show
     named = error.filename2 or error.filename  # of a link that cannot be made, the first one is its text
     path = Path(named if isinstance(named, str) else place)
-    where = Path(shown_path(str(path.parent))) / path.name
+    # Names that this module gives look like keys, and are none. The directory's name is a user's.
+    is_own_name = _OWN_NAME.fullmatch(path.name) is not None
+    where = Path(shown_path(str(path.parent))) / path.name if is_own_name else shown_path(str(path))
     return SealingError(f"{where}: {problem_and_remedy(error)}{_REMEDY if error.strerror == NOT_REGULAR else ''}")
 
 

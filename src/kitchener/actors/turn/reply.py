@@ -44,8 +44,8 @@ APOLOGIES: Final[Mapping[FailureReason, str]] = {
 }
 """Replies by the reason of a failure; `APOLOGY` for other reasons."""
 _NOT_SET_UP: Final = (
-    "The model cannot be used as this service is set up, so trying again will not help until its operator has looked at it. Your"
-    " message is recorded."
+    "The model cannot be used as this service is set up, so trying again will not help until its operator has looked at it."
+    " Your message is recorded."
 )
 APOLOGIES_OF_CALLS: Final[Mapping[CallFailure, str]] = {
     "authentication": _NOT_SET_UP,
@@ -53,8 +53,8 @@ APOLOGIES_OF_CALLS: Final[Mapping[CallFailure, str]] = {
     "forbidden": _NOT_SET_UP,
     "out_of_credit": _NOT_SET_UP,
     "context_length": (
-        "A reply would need more text to be read than the model takes at once. Your message is recorded; a shorter one, or a new"
-        " conversation, may help."
+        "A reply would need more text to be read than the model takes at once. Your message is recorded; a shorter one, or a"
+        " new conversation, may help."
     ),
     "refused": (
         "The provider of the model declined to answer this message. Your message is recorded; it may help to put it in other"
