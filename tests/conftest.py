@@ -35,6 +35,10 @@ if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Under `nohup`, programs that tests start would ignore it, too. They do not inherit a handler, and this process lives on.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
+
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:

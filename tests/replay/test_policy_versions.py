@@ -88,14 +88,15 @@ async def test_turn_of_version_9_is_not_replayed_by_version_10(tmp_path: Path, t
 @pytest.mark.parametrize(
     ("agent_class", "turn", "entry_type", "field"),
     [
-        ("RESIDENT:clerk", 3, "WO_FAILED", "error.detail"),
+        ("RESIDENT:clerk", 1, "TURN_COMPLETED", "response"),
+        ("RESIDENT:clerk", 4, "WO_FAILED", "error.detail"),
         ("RESIDENT:ask", 7, "WO_QUALITY_GATE", "reason"),
     ],
 )
 async def test_turn_of_version_10_is_not_replayed_by_version_11(
     tmp_path: Path, agent_class: str, turn: int, entry_type: str, field: str
 ) -> None:
-    """An object that its caller asked for and never got, and an empty reply, are told in other words."""
+    """A call that would fail again, an object that its caller never got, and an empty reply are told in other words."""
     root = golden_roots.unpacked(golden_roots.FOLDER / "0.1.0-version-10.tar.xz", tmp_path)
     assert all(report.is_identical for report in await poor(root, agent_class=agent_class))
     (report,) = [each for each in await poor(root, 11, turn, agent_class=agent_class) if not each.is_identical]

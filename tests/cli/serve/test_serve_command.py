@@ -178,9 +178,10 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     [
         (("--host", "0.0.0.0"), "serve.clients"),
         (("--port", "70000"), "port"),
+        (("--agent", "ADMIN"), "--agent = 'ADMIN': cannot be chosen here: all agent classes are served"),
     ],
 )
-def test_an_address_that_cannot_be_is_refused_in_one_line(cli: Cli, arguments: tuple[str, ...], told: str) -> None:
+def test_an_option_that_cannot_be_is_refused_in_one_line(cli: Cli, arguments: tuple[str, ...], told: str) -> None:
     outcome = cli("serve", *arguments)
     assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (2, "", 1)
     assert told in outcome.err

@@ -54,6 +54,9 @@ def serve(
     show_logs_as(log_format)
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
         raise ConfigError("kitchener serve", "", "", 'needs the extra `serve`: pip install "kitchener[serve]"')
+    if options.named_agent is not None:
+        told = "cannot be chosen here: all agent classes are served, and a client names one as its model"
+        raise ConfigError("--agent", "", repr(options.named_agent), told)
     config = options.load_checked().config
     given = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
     if given:
