@@ -57,6 +57,7 @@ from kitchener.errors import (
     UnknownSession,
     UnknownSubject,
 )
+from kitchener.plain_names import first_error
 
 # The first matching class decides, so subclasses stand before their base classes.
 _EXIT_CODES: Final = (
@@ -147,7 +148,7 @@ def invoke(tokens: Sequence[str]) -> int:
             _print_failure(tokens, _INTERRUPTED)
         return code
     except (CycloptsError, KeyboardInterrupt, CommandFailed, KitchenerError, OSError, ExceptionGroup) as error:
-        if isinstance(_first_of(error), BrokenPipeError):
+        if isinstance(first_error(error), BrokenPipeError):
             discard_output()  # its reader has gone
             return NEGATIVE
         failed = _failure_of(error)
@@ -170,16 +171,9 @@ def _run_command(tokens: Sequence[str]) -> int:
     return code if isinstance(code, int) else OK
 
 
-def _first_of(error: BaseException) -> BaseException:
-    """The error itself, or the first one of a task group."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _failure_of(error: BaseException) -> CommandFailed:
     """Returns a failure that a user can mend. Any other error is a bug and is raised."""
-    match first := _first_of(error):
+    match first := first_error(error):
         case CommandFailed():
             return first
         case CycloptsError():

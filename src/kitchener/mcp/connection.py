@@ -27,14 +27,13 @@ from kitchener.mcp.connection_errors import (
     ConnectionLost,
     RequestNotTaken,
     ServerRefused,
-    first_of,
+    first_error_text,
     told_of_command,
-    words_of_first,
 )
 from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
 from kitchener.mcp.message_values import MAX_VALUES, holds_too_many
 from kitchener.mcp.untraced_stream import UntracedStream
-from kitchener.plain_names import error_text
+from kitchener.plain_names import error_text, first_error
 
 if TYPE_CHECKING:
     import mcp
@@ -294,13 +293,13 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
 
 def _told_of_start(error: Exception, settings: McpServerConfig, library: "_Library") -> str:
     """Why a server could not be started or reached."""
-    first = first_of(error)
+    first = first_error(error)
     if isinstance(first, library.error):
         has_ended = settings.command is not None and first.error.code == library.closed
         return "it ended, or closed its output, before it answered" if has_ended else str(first.error.message)
     if settings.command is not None and isinstance(first, OSError):
         return told_of_command(first, settings)
-    return words_of_first(error)
+    return first_error_text(error)
 
 
 def _decline(library: "_Library") -> "ElicitationFnT":

@@ -3,7 +3,7 @@
 from typing import Final
 
 from kitchener.config.mcp_servers import McpServerConfig
-from kitchener.plain_names import error_text, quoted
+from kitchener.plain_names import error_text, first_error, quoted
 
 LAST_WORDS_CHARS: Final = 500
 """Most characters of what a server said last, and of what is wrong with its answer."""
@@ -25,18 +25,11 @@ class ServerRefused(Exception):
     """The server answered a request with an error of the protocol, or refuses the token."""
 
 
-def words_of_first(error: BaseException) -> str:
+def first_error_text(error: BaseException) -> str:
     """The first error of nested groups, in words; what this module says in its own words comes without the class."""
-    first = first_of(error)
+    first = first_error(error)
     is_own = isinstance(first, ConnectionLost | ServerRefused)
     return (str(first) if is_own else error_text(first))[: 2 * LAST_WORDS_CHARS]
-
-
-def first_of(error: BaseException) -> BaseException:
-    """The first error of nested groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def told_of_command(error: OSError, settings: McpServerConfig) -> str:

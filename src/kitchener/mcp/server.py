@@ -26,7 +26,7 @@ from kitchener.mcp.connection_errors import (
     ConnectionLost,
     RequestNotTaken,
     ServerRefused,
-    words_of_first,
+    first_error_text,
 )
 from kitchener.mcp.definitions import ListedTool, RefusedTool, read_tools, source_of
 from kitchener.records.tools.runnable_tool import ToolIdentity
@@ -192,7 +192,7 @@ class McpServer:
                     self._take(connection, listed)
                     problem = await self._use(connection, listed.ttl_s)
             except Exception as error:  # noqa: BLE001  of the library too, and in groups; it ends this connection only
-                problem = problem or words_of_first(error)
+                problem = problem or first_error_text(error)
             except BaseExceptionGroup as group:  # on trio, an error beside the cancellation of this task
                 _, cancelled = group.split(Exception)
                 assert cancelled is not None
