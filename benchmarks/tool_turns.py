@@ -26,6 +26,7 @@ from kitchener import HO2Config, RuntimeConfig, open_runtime, tool
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import ApprovalConfig, LedgerConfig, McpServerConfig, RouterConfig
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.runtime import tune_gc
 from kitchener.testing import ScriptedProvider
 
 
@@ -134,6 +135,7 @@ async def compare(options: argparse.Namespace) -> tuple[dict[str, list[float]], 
     with tempfile.TemporaryDirectory() as folder:
         settings = config(str(Path(folder) / "root"), options.durability)
         async with open_runtime(settings, providers={"scripted": ScriptedProvider(answer)}, tools=tools) as runtime:
+            tune_gc()
             before = 0.0
             for number in range(options.rounds + 1):
                 for kind in KINDS:

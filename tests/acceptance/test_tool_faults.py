@@ -1,6 +1,7 @@
 """Whatever tools or models do in the tool loop, the turn ends with a reply of the model, and its replay is identical."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from kitchener.actors.tools.registry import tool
 from kitchener.errors import TurnTimeout
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, ToolUse
-from kitchener.records.turn import ToolProgress
+from kitchener.records.turn import ToolProgress, ToolStarted
 from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
@@ -99,6 +100,31 @@ async def hangs() -> None:
     await anyio.sleep_forever()
 
 
+async def breaks_while_stopped() -> None:
+    """Hangs, and fails while it is stopped."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        raise ValueError("no connection to close")
+
+
+async def exits_while_stopped() -> None:
+    """Hangs, and wants to end the process while it is stopped."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        raise SystemExit(3)
+
+
+async def parts_break_while_stopped() -> None:
+    """Hangs in two tasks, which fail while they are stopped."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(breaks_while_stopped)
+        tasks.start_soon(breaks_while_stopped)
+
+
+STOPPED: tuple[Callable[..., object], ...] = (hangs, breaks_while_stopped, exits_while_stopped, parts_break_while_stopped)
+"""Tools that their time limit stops."""
 FAULTY: dict[Callable[..., object], str] = {
     raising: "SystemExit: I am out",
     raising_group: "BaseExceptionGroup: two (2 sub-exceptions)",
@@ -108,7 +134,7 @@ FAULTY: dict[Callable[..., object], str] = {
     endless: "the tool has run, but its result is or holds an iterator",
     in_itself: "the tool has run, but its result has ",
     forgotten: "the tool gave an awaitable instead of a result",
-    hangs: "tool 'hangs' did not end within its time limit of 0.05 s",
+    **{each: f"tool {each.__name__!r} did not end within its time limit of 0.05 s" for each in STOPPED},
 }
 """What a faulty tool does, and how the error begins that the model is told."""
 
@@ -137,7 +163,7 @@ async def test_every_fault_of_a_tool_is_an_error_for_the_model_and_no_neighbours
         """Works."""
         return "fine"
 
-    faulty = [tool(read_only=side_by_side, timeout_s=0.05 if each is hangs else 20)(each) for each in FAULTY]
+    faulty = [tool(read_only=side_by_side, timeout_s=0.05 if each in STOPPED else 20)(each) for each in FAULTY]
     calls: list[tuple[str, dict[str, Any]]] = [(name, {}) for each in faulty for name in (each.tool_id, "sound")]
     model = Persistent(asking(*calls), until=1)
     config: dict[str, Any] = {"max_equal_calls": 99}
@@ -263,6 +289,25 @@ async def test_a_tool_that_hangs_to_the_turns_deadline_leaves_time_for_the_reply
         result = await runtime.supervisor().handle_turn("go", deadline=120)
     assert (result.response, result.error) == ("That is all.", None)
     assert "did not end within its time limit of 1000 s or the turn's deadline" in model.told[0]["error"]
+
+
+@pytest.mark.parametrize("stopped", STOPPED)
+async def test_a_tool_that_breaks_while_its_turn_is_cancelled_harms_nobody(
+    scripted: OpenRuntime, stopped: Callable[..., object]
+) -> None:
+    """A reader leaves a stream while the tool runs. The turn counts as cancelled, and other turns of the runtime go on."""
+    model = Persistent(asking((getattr(stopped, "__name__", ""), {})), until=1)
+    async with scripted(model.provider, tools=[tool(read_only=True)(stopped)]) as runtime:
+        supervisor = runtime.supervisor()
+        session_id = await supervisor.start_session()
+        with anyio.fail_after(20):
+            async with aclosing(supervisor.stream_turn("go", session_id=session_id)) as updates:
+                async for update in updates:
+                    if isinstance(update, ToolStarted):
+                        break
+            assert (await supervisor.handle_turn("and now?", session_id=session_id)).error is None
+        aborted = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_ABORTED)
+    assert [entry.payload["reason"] for entry in aborted] == ["cancelled"]
 
 
 async def test_without_a_reserve_such_a_turn_is_aborted_and_its_session_goes_on(scripted: OpenRuntime) -> None:

@@ -24,7 +24,7 @@ from kitchener.records.prompt import Attempt
 from kitchener.records.turn import TurnUpdate
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.memory.remembering import ADA, QUESTIONS, open_remembering
-from tests.acceptance.stack import echo, open_by_hand, open_scripted, read_all
+from tests.acceptance.stack import Hold, echo, open_by_hand, open_scripted, read_all
 from tests.actors.executor.executor_kit import Streamed, open_bench, work_order
 from tests.gateway.asking import Told, ask, failure, gateway_of
 from tests.hostile.kit import bystander
@@ -213,7 +213,7 @@ async def test_a_commit_round_that_is_cut_off_is_an_error_and_never_silence(tmp_
 @with_strays
 async def test_a_reader_of_a_stream_that_is_cut_off_ends_its_own_turn_only(tmp_path: Path, stray: Stray) -> None:
     """What it raises is its own; the turn that it read is aborted on record, and the session goes on."""
-    async with open_scripted(tmp_path, ScriptedProvider(echo)) as runtime, bystander(runtime):
+    async with open_scripted(tmp_path, ScriptedProvider(echo, gate=Hold("attack"))) as runtime, bystander(runtime):
         supervisor = runtime.supervisor()
         session_id = await supervisor.start_session(subject_id="mallory")
 

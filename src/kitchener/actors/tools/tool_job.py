@@ -11,6 +11,7 @@ from threading import Lock, current_thread
 from typing import cast
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
@@ -54,11 +55,12 @@ class ToolJob:
             async with anyio.create_task_group() as own:
                 self._context.run(own.start_soon, self._finish)
         except BaseExceptionGroup as group:  # the task ended badly, for example inside a task group that it never left
-            if is_scope_cancelled():
-                raise
-            self._outcome = self._outcome or failure(group)
+            if not is_scope_cancelled():
+                self._outcome = self._outcome or failure(group)
         if self._interrupt is not None:
             raise self._interrupt
+        if self._outcome is None:
+            await anyio.lowlevel.checkpoint_if_cancelled()
         return self._outcome or ToolOutcome(error="the tool's task was cancelled by something other than the turn")
 
     async def _finish(self) -> None:
@@ -67,10 +69,11 @@ class ToolJob:
         except BaseException as error:  # any error of a tool is its outcome, for the model
             if _is_interrupt(error):
                 self._interrupt = error  # raised here, it would end the event loop at once
-            elif is_scope_cancelled():
-                raise
-            else:
+            elif not is_scope_cancelled():
                 self._outcome = failure(error)
+            elif isinstance(error, anyio.get_cancelled_exc_class()):
+                raise
+            # What goes wrong while the tool is stopped says nothing new. Raised, it would end the tool's turn, too.
 
     def run(self) -> ToolOutcome:
         """Runs a synchronous function in the worker thread and returns its outcome. Does nothing if the caller has given up."""

@@ -1,12 +1,71 @@
 """Turns the updates of a running turn into an async iterator. The turn runs in its own task."""
 
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import anyio
 from anyio.abc import TaskGroup
 
 from kitchener.cancellation import cut_off, is_scope_cancelled
+from kitchener.lanes.wakeups import Wakeup, signals
 from kitchener.records.turn import TurnUpdate, UpdateListener
+
+
+class _Updates:
+    """The updates of one turn that its reader has not taken yet.
+
+    Neither the turn nor its reader lets other tasks run unless it has to wait. Over a stream of anyio, each update took two
+    rounds of the event loop more.
+
+    Args:
+        capacity: updates that wait for a slow reader while the turn goes on
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._items, self._capacity, self._signal = deque[TurnUpdate](), capacity, signals()
+        self._is_over = self._has_left = False
+        self._news: Wakeup | None = None
+        self._room: anyio.Event | None = None
+
+    async def put(self, update: TurnUpdate) -> None:
+        """Gives the reader an update, for which the tools of a turn may call it side by side. Waits while it is too slow."""
+        if self._has_left:
+            return
+        self._items.append(update)
+        self._tell_reader()
+        while len(self._items) > self._capacity and not self._has_left:
+            self._room = self._room or anyio.Event()
+            await self._room.wait()
+
+    def end(self) -> None:
+        """Says that no more updates come."""
+        self._is_over = True
+        self._tell_reader()
+
+    async def next(self) -> TurnUpdate | None:
+        """Waits for the next update, and takes it; None: there are no more."""
+        while not self._items:
+            if self._is_over:
+                return None
+            self._news = Wakeup(self._signal())
+            await self._news
+        update = self._items.popleft()
+        self._tell_turn()
+        return update
+
+    def leave(self) -> None:
+        """Says that nobody reads any more. The turn waits for nobody then."""
+        self._has_left = True
+        self._tell_turn()
+
+    def _tell_reader(self) -> None:
+        if self._news is not None:
+            self._news.set()
+
+    def _tell_turn(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
 
 
 async def streamed(
@@ -19,30 +78,25 @@ async def streamed(
         tasks: the task group that runs the turn
         capacity: updates buffered for a slow reader; when the buffer is full, the turn waits for the reader
     """
-    send, receive = anyio.create_memory_object_stream[TurnUpdate](capacity)
-    stop, failure = anyio.CancelScope(), list[Exception]()
-
-    async def tell(update: TurnUpdate) -> None:
-        try:
-            await send.send(update)
-        except anyio.BrokenResourceError:
-            stop.cancel()  # the reader has gone
+    updates, stop, failure = _Updates(capacity), anyio.CancelScope(), list[Exception]()
 
     async def work() -> None:
-        with stop, send:
-            try:
-                await run(tell)
-            except BaseException as error:  # passed to the reader, which is another task
-                if is_scope_cancelled() or isinstance(error, KeyboardInterrupt):
-                    raise
-                failure.append(error if isinstance(error, Exception) else cut_off("the turn", error))
+        try:
+            with stop:
+                await run(updates.put)
+        except BaseException as error:  # passed to the reader, which is another task
+            if is_scope_cancelled() or isinstance(error, KeyboardInterrupt):
+                raise
+            failure.append(error if isinstance(error, Exception) else cut_off("the turn", error))
+        finally:
+            updates.end()
 
     tasks.start_soon(work)
     try:
-        async with receive:
-            async for update in receive:
-                yield update
+        while (update := await updates.next()) is not None:
+            yield update
     finally:
+        updates.leave()
         stop.cancel()
     if failure:
         raise failure[0]
