@@ -1,6 +1,5 @@
 """Updates of a turn on their way to a reader: in order, none lost, and nobody waits for a reader who has left."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 import anyio
@@ -8,8 +7,6 @@ import pytest
 
 from kitchener.actors.turn.stream import streamed
 from kitchener.records.turn import TextDelta, TurnUpdate, UpdateListener
-
-Run = Callable[[UpdateListener], Awaitable[None]]
 
 
 def word(number: int) -> TextDelta:
@@ -114,13 +111,12 @@ async def failing(tell: UpdateListener) -> None:
 
 
 async def test_an_error_comes_after_the_updates_before_it() -> None:
-    found: list[TurnUpdate] = []
     with anyio.fail_after(10):
         async with anyio.create_task_group() as host:
+            updates = streamed(failing, host, 4)
+            assert numbers([await anext(updates)]) == [0]
             with pytest.raises(ValueError, match="no such room"):
-                async for update in streamed(failing, host, 4):
-                    found.append(update)
-    assert numbers(found) == [0]
+                await anext(updates)
 
 
 async def test_an_error_after_the_reader_has_left_harms_nobody() -> None:
@@ -137,7 +133,6 @@ async def test_an_error_after_the_reader_has_left_harms_nobody() -> None:
 
     with anyio.fail_after(10):
         async with anyio.create_task_group() as host:
-            updates: AsyncGenerator[TurnUpdate, None]
             async with aclosing(streamed(run, host, 4)) as updates:
                 await anext(updates)
             await has_failed.wait()
