@@ -20,7 +20,7 @@ from kitchener.actors.turn.step import TurnStep
 from kitchener.actors.turn.without_executor import reply_without_executor
 from kitchener.actors.work.budget import Budget, BudgetScope
 from kitchener.actors.work.plan import cost_mapping, error_mapping
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import failed_alone
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import TurnId, work_order_id
 from kitchener.lanes.calling_chain import calling_tool
@@ -399,7 +399,7 @@ class WorkOrderChain:
         except LedgerError:
             raise
         except BaseException as error:  # any other error means that HO1 is broken; it is recorded, not hidden
-            if not is_own_failure(error):
+            if not await failed_alone(error):
                 raise
             return await self._degrade(wo, error)
         finally:

@@ -15,7 +15,7 @@ from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.reply import TurnOutcome
 from kitchener.actors.turn.turn import Turn
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import ended_by, ends_caller, failed_alone
 from kitchener.errors import (
     CommitUnknown,
     LedgerError,
@@ -74,14 +74,17 @@ class TurnRunner:
         token = WAITING_TURN.set(waiting)
         outcome: TurnOutcome | None = None
         try:
-            with scope:
+            with ended_by(scope):
                 await turn.start(call)
                 outcome = await turn.run()
                 await self._ledgers.commit()
                 return outcome
         except BaseException as error:
             cancelled: AbortReason = "shutdown" if self._limiter.is_closed else "cancelled"
-            await self._abort(turn, "crash" if is_own_failure(error) else cancelled)
+            has_ended = ends_caller(error) and not isinstance(error, LedgerError)
+            await self._abort(turn, cancelled if has_ended else "crash")
+            if has_ended:
+                await failed_alone(error)  # raises the cancellation of the caller if the error hides it
             raise
         finally:
             WAITING_TURN.reset(token)
