@@ -23,7 +23,7 @@ class _Updates:
 
     def __init__(self, capacity: int) -> None:
         self._items, self._capacity, self._signal = deque[TurnUpdate](), capacity, signals()
-        self._is_over = self._has_left = False
+        self.is_over = self._has_left = False
         self._news: Wakeup | None = None
         self._room: anyio.Event | None = None
 
@@ -39,13 +39,13 @@ class _Updates:
 
     def end(self) -> None:
         """Says that no more updates come."""
-        self._is_over = True
+        self.is_over = True
         self._tell_reader()
 
     async def next(self) -> TurnUpdate | None:
         """Waits for the next update, and takes it; None: there are no more."""
         while not self._items:
-            if self._is_over:
+            if self.is_over:
                 return None
             self._news = Wakeup(self._signal())
             await self._news
@@ -97,6 +97,7 @@ async def streamed(
             yield update
     finally:
         updates.leave()
-        stop.cancel()
+        if not updates.is_over:  # a cancellation describes the tasks that it concerns, which takes a while
+            stop.cancel()
     if failure:
         raise failure[0]
