@@ -42,16 +42,14 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def is_own_failure(error: BaseException) -> bool:
-    """Whether an exception is a failure of the called code itself, even if its caller is cancelled as well.
+    """Whether an exception is a failure of the called code itself, even if a cancel scope around its caller is cancelled.
 
     False if the exception only tells the caller to end: one of its cancel scopes is cancelled, its task was cancelled, or a
-    user pressed Ctrl-C.
+    user pressed Ctrl-C. Who goes on after True ends at its next wait if a scope is cancelled; `failed_alone` ends it at once.
     """
-    if isinstance(error, Exception):
-        return True
-    if is_interrupt(error):
-        return False
-    return not _is_cancellation_alone(error) or not _is_caller_cancelled()
+    if is_scope_cancelled():
+        return not is_interrupt(error) and not _is_cancellation_alone(error)
+    return not ends_caller(error)
 
 
 def ends_caller(error: BaseException, *, in_own_task: bool = False) -> bool:
@@ -178,10 +176,6 @@ def ends_when_told(what: str) -> Iterator[None]:
         if is_scope_cancelled():
             raise
         raise ActorStopped(f"{what} was cancelled by something other than the runtime") from cancelled
-
-
-def _is_caller_cancelled() -> bool:
-    return is_scope_cancelled() or _is_task_cancelled()
 
 
 def _is_task_cancelled() -> bool:

@@ -110,7 +110,7 @@ class Consolidator:
             try:
                 with ended_by(scope):
                     wo = await self._consolidate(namespace, SubjectId(subject_id), signal_id, gate_ts)
-            except Exception as error:
+            except BaseException as error:
                 if await failed_alone(error):
                     self._note(key, failed=True)  # backs off, so that a write error is not repeated with every turn
                 raise

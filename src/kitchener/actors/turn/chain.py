@@ -14,6 +14,7 @@ from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.tools.results import storable
+from kitchener.actors.turn.callers_listener import ListenerFailed
 from kitchener.actors.turn.reply import APOLOGY, MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.step import TurnStep
@@ -396,7 +397,7 @@ class WorkOrderChain:
             self._services.listeners[wo.wo_id] = listener
         try:
             return _as_ended(await self._services.executor.execute(wo), wo)
-        except LedgerError:
+        except (LedgerError, ListenerFailed):
             raise
         except BaseException as error:  # any other error means that HO1 is broken; it is recorded, not hidden
             if not await failed_alone(error):

@@ -12,6 +12,7 @@ import anyio
 from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
+from kitchener.actors.turn.callers_listener import ListenerFailed, kept_apart
 from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.reply import TurnOutcome
 from kitchener.actors.turn.turn import Turn
@@ -65,7 +66,7 @@ class TurnRunner:
         if self._tools.are_replaced:
             with services.scope(deadline=deadline):  # if it passes, the turn begins with the earlier tools and ends at once
                 services = await self._tools.renew()
-        turn = Turn(services, session, message, deadline, listener)
+        turn = Turn(services, session, message, deadline, kept_apart(listener) if listener is not None else None)
         queue.scope = scope = services.scope(deadline=deadline)
         self._ledgers.enter_turn()
         self._limiter.track(scope)
@@ -80,11 +81,11 @@ class TurnRunner:
                 await self._ledgers.commit()
                 return outcome
         except BaseException as error:
-            cancelled: AbortReason = "shutdown" if self._limiter.is_closed else "cancelled"
-            has_ended = ends_caller(error) and not isinstance(error, LedgerError)
-            await self._abort(turn, cancelled if has_ended else "crash")
-            if has_ended:
-                await failed_alone(error)  # raises the cancellation of the caller if the error hides it
+            await self._abort(turn, self._reason(error))
+            if isinstance(error, ListenerFailed):
+                raise error.error from None
+            if not isinstance(error, LedgerError):
+                await failed_alone(error)  # raises the cancellation of the caller, if the error hides it
             raise
         finally:
             WAITING_TURN.reset(token)
@@ -95,6 +96,13 @@ class TurnRunner:
             await self._commit_late(turn)
             return outcome
         raise await self._cut_off(session, turn, queue, _late(turn.turn_id, waiting.refusal, deadline - started))
+
+    def _reason(self, error: BaseException) -> AbortReason:
+        """Why a turn is aborted that ended with an error."""
+        is_callers = isinstance(error, ListenerFailed) or (ends_caller(error) and not isinstance(error, LedgerError))
+        if not is_callers:
+            return "crash"
+        return "shutdown" if self._limiter.is_closed else "cancelled"
 
     async def _commit_late(self, turn: Turn) -> None:
         """Returns when the commit is durable. A completed turn is never aborted, even if its wait for the commit was cut off.
