@@ -256,8 +256,8 @@ class Attack:
             tasks.start_soon(self._check_bystander)
             for name in self.foreign.names:
                 tasks.start_soon(self._check_next, name)
+        await self.runtime.drain()
         found = self.runtime.statistics()
-        assert found["running_turns"] == 0
         if reasons:
             assert {*await problems_of_vectors(self.runtime)} <= {None}  # nobody is without them because of others
         assert not any(lane.running for lanes in found["mailboxes"].values() for lane in lanes.values())
@@ -392,7 +392,7 @@ async def test_turns_whose_reader_leaves(tmp_path: Path, place: str) -> None:
         async with anyio.create_task_group() as tasks:
             for name in attack.foreign.names:
                 tasks.start_soon(read, name)
-        await attack.runtime.drain()
+        await attack.runtime.drain()  # a turn ends a little later than its reader
         await attack.check("cancelled")
 
 
