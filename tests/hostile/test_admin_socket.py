@@ -1,5 +1,6 @@
 """A client of the administration socket misbehaves while a second subject is served (docs/security.md)."""
 
+import errno
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +25,9 @@ from kitchener.runtime.admin.operations import (
 )
 from kitchener.runtime.admin.wire import encoded_refusal
 from tests.acceptance.stack import read_all
+from tests.actors.waiting import settle
 from tests.hostile.kit import bystander
+from tests.logs import captured_logs
 from tests.runtime.admin.listening import framed, listening, listening_config, raw, request, socket_of
 
 WRONG: list[tuple[Any, str]] = [
@@ -174,3 +177,29 @@ async def test_an_answer_that_is_none_is_told_as_a_change_that_may_have_been_mad
         with pytest.raises(AdminUnanswered, match="the change may have been made"):
             await ask(listening_config(tmp_path), EraseSubject(subject_id="ada"))
     socket_place.release(tmp_path, claimed)
+
+
+async def test_a_socket_that_the_system_takes_away_costs_the_commands_and_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: it ended the runtime."""
+
+    class Gone:
+        async def __aenter__(self) -> None:
+            return None
+
+        async def __aexit__(self, *_: object) -> None:
+            return None
+
+        async def accept(self) -> None:
+            await anyio.lowlevel.checkpoint()
+            raise OSError(errno.EBADF, "Bad file descriptor")
+
+    async def from_socket(_: object) -> Gone:
+        return Gone()
+
+    monkeypatch.setattr(SocketListener, "from_socket", from_socket)
+    with captured_logs() as logs:
+        async with listening(tmp_path) as runtime, bystander(runtime):
+            await settle()
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["administration socket given up"]

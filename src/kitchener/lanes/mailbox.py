@@ -8,6 +8,7 @@ Guarantees, explained in `docs/actors.md`:
 
 - Each ask ends with the reply, an error, or the asker's cancellation. No pending reply is lost when the actor ends.
 - A cancelled asker cancels the handler of its own message only. It waits until that handler has stopped, for a limited time.
+- How the handler of a message ends that nobody wants any more, or that the mailbox cancels, is dropped.
 - If the asker is cancelled before work starts, the message is dropped and its handler never runs.
 - An unexpected error of a handler fails its own asker only; the worker continues with the next message. `max_restarts` such
   errors inside the window stop the actor, with the last error as the cause. If messages have an origin, all errors of one

@@ -85,12 +85,14 @@ class AdminListener:
         await self._ended.wait()
 
     async def _accept(self, listener: SocketListener, tasks: TaskGroup) -> None:
+        """Serves connections until the socket fails."""
         while True:
             try:
                 stream = await listener.accept()
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED):
-                    raise
+                    _log.error("administration socket given up", problem=error.strerror)  # turns need none
+                    return
                 _log.warning("no further administration connection", problem=error.strerror)
                 await anyio.sleep(_PAUSE_S)
             else:
