@@ -74,6 +74,7 @@ class TurnRunner:
         waiting = WaitingTurn(deadline, turn.ids)
         token = WAITING_TURN.set(waiting)
         outcome: TurnOutcome | None = None
+        of_listener: BaseException | None = None
         try:
             with ended_by(scope):
                 await turn.start(call)
@@ -82,16 +83,21 @@ class TurnRunner:
                 return outcome
         except BaseException as error:
             await self._abort(turn, self._reason(error))
-            if isinstance(error, ListenerFailed):
-                raise error.error from None
-            if not isinstance(error, LedgerError):
-                await failed_alone(error)  # raises the cancellation of the caller, if the error hides it
-            raise
+            if not isinstance(error, ListenerFailed):
+                if not isinstance(error, LedgerError):
+                    await failed_alone(error)  # raises the cancellation of the caller, if the error hides it
+                raise
+            of_listener = error.error
         finally:
             WAITING_TURN.reset(token)
             self._tools.registry.hold(turn.turn_id, None)
             self._limiter.untrack(scope)
             self._ledgers.leave_turn()
+        if of_listener is not None:
+            try:
+                raise of_listener
+            finally:
+                del of_listener  # this frame, which the error's traceback holds, must not hold the error
         if outcome is not None:
             await self._commit_late(turn)
             return outcome
