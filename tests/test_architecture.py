@@ -93,7 +93,6 @@ OF_A_START = {"PromptError", "SealingError", "SigningError", "ToolError"}
 
 TESTED_ELSEWHERE = {
     "actors/approval": "a request is asked and answered through a whole runtime: tests/acceptance/approval",
-    "actors/turn": "a turn is seen from outside: tests/acceptance",
     "records/tools": "as functions: tests/actors/tools; of servers: tests/mcp; what waits: tests/acceptance/approval",
     "ledger/bundles": "with both programs that verify them: tests/verifier",
     "inspection": "through the commands that print it: tests/cli",

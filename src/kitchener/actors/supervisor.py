@@ -214,8 +214,8 @@ class HO2Supervisor:
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
-            Overloaded: a queue was full until the deadline; nothing was started, unless the error has a `turn_id`
-            TurnTimeout, TurnReplaced: the turn was aborted
+            Overloaded: a queue was full until the deadline; nothing was started
+            TurnTimeout, TurnOverloaded, TurnReplaced: the turn was aborted
             LedgerError: the turn's record could not be made durable
             ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
