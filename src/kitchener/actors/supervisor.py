@@ -286,8 +286,8 @@ class HO2Supervisor:
         """Gives an answer, like `approve` and `deny`. The listener receives the updates of the continued turn."""
         await self._ready()
         with raises_cut_off("the turn"):
-            outcome = await self._approvals.answer(approval_id, given, partial(self.handle_call, listener=listener))
-        return self._result_after(outcome)
+            outcome = await self._approvals.answer(approval_id, given, partial(self._continue, listener=listener))
+        return outcome.result if outcome is not None else None
 
     async def answer_client_calls(
         self, outputs: Mapping[str, ClientOutput | Json], *, listener: UpdateListener | None = None
@@ -306,8 +306,8 @@ class HO2Supervisor:
         """
         await self._ready()
         with raises_cut_off("the turn"):
-            outcome = await self._approvals.answer_client(outputs, partial(self.handle_call, listener=listener))
-        return self._result_after(outcome)
+            outcome = await self._approvals.answer_client(outputs, partial(self._continue, listener=listener))
+        return outcome.result if outcome is not None else None
 
     async def run_consolidation(
         self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
@@ -485,11 +485,11 @@ class HO2Supervisor:
         finally:
             CALLING_CHAIN.reset(token)
 
-    def _result_after(self, outcome: TurnOutcome | None) -> TurnResult | None:
-        """The result of a continued turn, for the caller; None: it waits for further answers."""
-        if outcome is not None:
-            self._consolidations.start(outcome.gates)
-        return outcome.result if outcome is not None else None
+    async def _continue(self, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
+        """Runs the turn that continues one whose calls waited for an answer."""
+        outcome = await self.handle_call(message, call, listener)
+        self._consolidations.start(outcome.gates)
+        return outcome
 
     async def _ready(self) -> None:
         self._host.thread.check()
