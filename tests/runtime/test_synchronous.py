@@ -1,5 +1,6 @@
 """A runtime for scripts: one conversation, no `async`, and Ctrl-C cancels the turn. See docs/runtime.md."""
 
+import inspect
 import signal
 import threading
 from collections.abc import Awaitable, Callable
@@ -11,10 +12,13 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from kitchener import Runtime, TurnTimeout, open_sync, tool
+from kitchener import Runtime, TurnTimeout, open_runtime, open_sync, tool
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.clock import iso
 from kitchener.errors import ApprovalAnswered, CallerError, ConfigError, RuntimeClosed
 from kitchener.records import events
-from kitchener.testing import ScriptedProvider
+from kitchener.runtime import SyncRuntime
+from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
 
@@ -204,3 +208,37 @@ def test_a_call_from_another_thread_is_refused(tmp_path: Path, backend: Backend)
             with pytest.raises(CallerError, match=r"takes calls only there: use `anyio.from_thread.run`"):
                 anyio.run(call)
         assert agent.call(supervisor.handle_turn, "hello").response
+
+
+def named(function: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "of_the_conversation"),
+    [
+        (open_sync, open_runtime, set()),
+        (SyncRuntime.ask, HO2Supervisor.handle_turn, {"session_id", "subject_id", "listener"}),
+        (SyncRuntime.approve, HO2Supervisor.approve, {"listener"}),
+        (SyncRuntime.deny, HO2Supervisor.deny, {"listener"}),
+        (HO2Supervisor.stream_turn, HO2Supervisor.handle_turn, {"listener"}),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_a_script_can_give_what_an_async_program_can(
+    here: Callable[..., object], there: Callable[..., object], of_the_conversation: set[str]
+) -> None:
+    """Regression: `ask` had no `acceptance`, and `open_sync` no `telemetry`."""
+    assert named(there).keys() - named(here).keys() == of_the_conversation
+    for name, parameter in named(there).items():
+        if name in named(here):
+            assert (named(here)[name].default, named(here)[name].kind) == (parameter.default, parameter.kind), name
+
+
+def test_a_script_brings_its_own_clock_and_criteria(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with open_sync(scripted_config(tmp_path), providers={"scripted": ScriptedProvider(echo)}, clock=clock) as agent:
+        result = agent.ask("hello", acceptance=["contains:bye"], memory=False)
+        assert result.degraded
+        (info,) = agent.call(agent.runtime.sessions)
+    assert info.last_at.startswith(iso(clock.time_us())[:10])
