@@ -400,7 +400,7 @@ SAME_FUNCTION_NAMES = {
 
 def test_functions_of_one_name_are_listed_with_what_they_have_in_common() -> None:
     """Those of `cli` are commands, and have the names that their groups give them."""
-    places = Counter(name for path in SOURCES if "cli" not in path.parts for name in parsed(path).of_module)
+    places = Counter(name for path in SOURCES if "cli" not in path.relative_to(ROOT).parts for name in parsed(path).of_module)
     assert {name for name, found in places.items() if found > 1} == set(SAME_FUNCTION_NAMES)
 
 
