@@ -34,6 +34,7 @@ from kitchener.config import (
     read_settings_file,
     replacement_of,
     shown_reference,
+    toml_key,
 )
 from kitchener.config.settings import MAX_SETTINGS_BYTES
 from kitchener.errors import CallerError, ConfigError
@@ -210,7 +211,7 @@ def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:
     named = repr(folded[closest]) if is_plain_name(folded[closest]) else described_key(folded[closest])
     raise CallerError(
         f"agent class {quoted(agent_class)} is not configured; the closest one is {named}"
-        f' (to configure it, add a table [agents."{quoted(agent_class)[1:-1]}"])'
+        f" (to configure it, add a table [{toml_key(('agents', agent_class))}])"
     )
 
 

@@ -23,7 +23,7 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told, errors_in
 from kitchener.clock import Clock, SystemClock, iso
-from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig, toml_key
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
@@ -292,7 +292,7 @@ class Runtime:
         if agent_class not in configured and sum(name not in configured for name in self._agents) >= limit:
             raise CallerError(
                 f"agent class {agent_class!r} is not configured, and limits.max_agent_classes = {limit} such classes are open;"
-                f' add a table [agents."{agent_class}"] to the settings, or raise the limit'
+                f" add a table [{toml_key(('agents', agent_class))}] to the settings, or raise the limit"
             )
 
     async def _open_configured(self) -> None:

@@ -42,7 +42,7 @@ from kitchener.ledger.disk.manifests import folder_of
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.ledger.write.stamper import check_last
 from kitchener.media.content_store import FOLDER
-from kitchener.plain_names import counted, shown_path
+from kitchener.plain_names import counted, cut_to, shown_path
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.runtime.agent import check_tools
@@ -398,9 +398,9 @@ async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConf
     except TimeoutError:
         return Finding(what, "fail", f"no answer within {limit_s:g} s")
     except ProviderError as error:
-        return Finding(what, "fail", f"{error.reason}: {error.detail:.{_DETAIL_CHARS}}")
+        return Finding(what, "fail", f"{error.reason}: {cut_to(error.detail, _DETAIL_CHARS)}")
     except KitchenerError as error:
-        return Finding(what, "fail", f"{error!s:.{_DETAIL_CHARS}}")
+        return Finding(what, "fail", cut_to(str(error), _DETAIL_CHARS))
     taken_ms = 1_000 * (anyio.current_time() - began)
     tokens = f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out"
     return Finding(what, "ok", f"answers as {response.model_id}, {taken_ms:,.0f} ms, {tokens}")

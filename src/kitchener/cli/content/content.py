@@ -15,7 +15,7 @@ from kitchener.cli.terminal.written_files import check_output, write_output
 from kitchener.errors import NotOnRecord, PartDamaged
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.media.content_store import ContentStore
-from kitchener.plain_names import counted
+from kitchener.plain_names import counted, quoted
 from kitchener.records.entries import ERASED
 from kitchener.runtime.admin.operations import CleanContent
 from kitchener.runtime.administration import administer
@@ -101,7 +101,7 @@ async def _save(options: Options, part_id: str, output: Path, *, is_json: bool) 
         if each.part_id == part_id:
             break
     else:
-        raise NotOnRecord(f"{part_id[:80]!r} is no image or file on record; `kitchener session show` names those of its turns")
+        raise NotOnRecord(f"{quoted(part_id)} is no image or file on record; `kitchener session show` names those of its turns")
     store, part = ContentStore(config.plane_root, LedgerPaths(config).sealer()), each.part
     if part.name == ERASED:
         path = str(store.path(each.subject_id, part.content_hash))

@@ -13,7 +13,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import LedgerReader
 from kitchener.memory.timestamps import iso_of, us_of
-from kitchener.plain_names import counted
+from kitchener.plain_names import counted, quoted
 from kitchener.records import events
 from kitchener.records.entries import (
     CommonPayload,
@@ -106,7 +106,7 @@ def moment_of(text: str, now_us: int) -> str:
         return iso_of(us_of(f"{text}T00:00:00+00:00" if len(text) == _DAY else text, "--since"))
     except (InvalidTimestamp, ValueError, OverflowError) as error:
         expected = "30m, 12h, 7d, a day such as 2026-02-18, or an ISO time with a zone"
-        raise CallerError(f"--since {text[:80]!r}: expected {expected}") from error
+        raise CallerError(f"--since {quoted(text)}: expected {expected}") from error
 
 
 def filter_of(subject: str | None, words: str | None, since: str | None) -> SessionFilter:
