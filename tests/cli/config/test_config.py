@@ -227,6 +227,14 @@ def test_check_finds_a_key_that_is_not_set(cli: Cli, monkeypatch: pytest.MonkeyP
     assert outcome.json == {"ok": True, "source": "kitchener.toml", "agents": [], "providers": ["p"], "warnings": []}
 
 
+def test_check_finds_a_vendor_that_does_not_exist(cli: Cli) -> None:
+    text = '[router]\ndefault_provider = "p"\n\n[router.providers.p]\nkind = "model"\nmodel = "antropic:claude-x"\n'
+    Path("kitchener.toml").write_text(text, encoding="utf-8")
+    outcome = cli("config", "check", "--json")
+    assert (outcome.code, outcome.json["key"]) == (2, "router.providers.p.model")
+    assert "did you mean `anthropic:…`?" in outcome.json["expected"]
+
+
 def test_check_warns_of_a_route_that_no_work_order_takes(cli: Cli) -> None:
     """Tags of types and of classes are known; a misspelt one is named with those, and so is `tool`, which asks no model."""
     routes = "".join(

@@ -42,6 +42,7 @@ from kitchener.gateway.providers.library.vendors import (
     OWN_CLIENT_VENDORS,
     VENDORS_WITH_CONTENT,
     unbounded_vendor,
+    unknown_vendor,
 )
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.routing import URL_NOT_TAKEN
@@ -194,8 +195,7 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     try:
         vendor_class = infer_provider_class(vendor_name)
     except ValueError:
-        expected = "the library knows no such vendor; expected `vendor:model`, such as `anthropic:claude-sonnet-4-5`"
-        raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected) from None
+        raise unknown_vendor(vendor_name, config.model, at) from None
     if "http_client" not in signature(vendor_class.__init__).parameters:
         raise unbounded_vendor(vendor_name, config.model, at)
     redaction = Redaction(secret)
