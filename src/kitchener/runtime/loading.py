@@ -123,6 +123,8 @@ def load_config(
     if path is not None and not isinstance(path, str | os.PathLike):
         found = type(path).__name__
         raise ConfigError("argument config", "", "", f"is {found}: expected the path of a settings file, or a `RuntimeConfig`")
+    if path == "":
+        raise ConfigError("argument config", "", '""', f"must name a settings file; leave it out for ./{DEFAULT_FILE}")
     try:
         here = Path.cwd()
     except FileNotFoundError:

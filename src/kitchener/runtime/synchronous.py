@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
-from kitchener.errors import RuntimeClosed
+from kitchener.errors import ConfigError, RuntimeClosed
+from kitchener.plain_names import quoted
 from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
@@ -24,6 +26,8 @@ from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.runtime.runtime import Runtime, open_runtime
 
 T = TypeVar("T")
+Backend = Literal["asyncio", "trio"]
+"""The event loop of the thread."""
 
 
 class SyncRuntime:
@@ -169,7 +173,7 @@ def open_sync(
     providers: Mapping[str, Provider] | None = None,
     agent_class: str = DEFAULT_AGENT,
     subject_id: str | None = None,
-    backend: Literal["asyncio", "trio"] = "asyncio",
+    backend: Backend = "asyncio",
     admin_socket: bool | None = None,
 ) -> Iterator[SyncRuntime]:
     """Starts a Kitchener in a thread of its own and closes it when the block ends.
@@ -187,6 +191,7 @@ def open_sync(
     Raises:
         ConfigError, LedgerError, SigningError, ActorStopped: as `open_runtime`
     """
+    _check_backend(backend)
     with start_blocking_portal(backend) as portal:
         opened = portal.wrap_async_context_manager(
             open_runtime(config, root=root, tools=tools, providers=providers, admin_socket=admin_socket)
@@ -198,3 +203,11 @@ def open_sync(
         finally:
             agent._is_closed = True
             opened.__exit__(None, None, None)  # without the error: a KeyboardInterrupt would end the other event loop
+
+
+def _check_backend(backend: object) -> None:
+    """Raises ConfigError unless there is such an event loop."""
+    if backend not in get_args(Backend):
+        raise ConfigError("argument backend", "", quoted(backend), f"expected {' or '.join(map(repr, get_args(Backend)))}")
+    if backend == "trio" and find_spec("trio") is None:
+        raise ConfigError("argument backend", "", quoted(backend), "the package is not installed: pip install trio")
