@@ -93,7 +93,22 @@ def test_init_refuses_a_file_as_its_directory(cli: Cli) -> None:
     assert cli("init").code == 0
     outcome = cli("init", "kitchener.toml")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == "kitchener: DIR = 'kitchener.toml': is a file; name a directory\n"
+    assert outcome.err == (
+        "kitchener: DIR = 'kitchener.toml': is a file; name the directory of kitchener.toml: kitchener init .\n"
+    )
+
+
+def test_init_refuses_the_name_of_a_settings_file(cli: Cli, tmp_path: Path) -> None:
+    """Regression: it made a directory of this name."""
+    outcome = cli("init", "my bots/x.toml")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == (
+        "kitchener: DIR = 'my bots/x.toml': is the name of a file; name the directory of kitchener.toml:"
+        " kitchener init 'my bots'\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "odd.toml").mkdir()
+    assert cli("init", "odd.toml").code == 0
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from kitchener.runtime.loading import DEFAULT_FILE
 
 _WIDTH: Final = 120
 
+_SUFFIX: Final = Path(DEFAULT_FILE).suffix
 _HEAD: Final = """\
 # The ten settings of Kitchener that matter. `kitchener config schema` lists all others, and `kitchener config check` checks
 # this file. An environment variable such as KITCHENER_LEDGER__DURABILITY=os overrides it. To use a line that begins with
@@ -53,7 +54,9 @@ _MAX_MODEL_CHARS: Final = 100
 
 
 def init(
-    directory: Annotated[Path, Parameter(name="DIR", help="Directory of the file. Created if missing.")] = Path(),
+    directory: Annotated[
+        Path, Parameter(name="DIR", help=f"Directory in which {DEFAULT_FILE} is written. Created if missing.")
+    ] = Path(),
     /,
     *,
     force: Annotated[bool, Parameter(negative="", help="Overwrite an existing file.")] = False,
@@ -78,8 +81,10 @@ def init(
         kitchener init openai_bot --provider openai --model gpt-5-mini
         kitchener init local_bot --provider http://127.0.0.1:8080/v1 --model llama-3-8b
     """
-    if directory.exists() and not directory.is_dir():
-        raise ConfigError("DIR", "", repr(str(directory)), "is a file; name a directory")
+    if not directory.is_dir() and (directory.exists() or directory.suffix == _SUFFIX):
+        found = "is a file" if directory.exists() else "is the name of a file"
+        meant = f"kitchener init {shlex.quote(str(directory.parent))}"
+        raise ConfigError("DIR", "", repr(str(directory)), f"{found}; name the directory of {DEFAULT_FILE}: {meant}")
     path = directory / DEFAULT_FILE
     text = settings_text(_provider_lines(provider, model))
     directory.mkdir(parents=True, exist_ok=True)
