@@ -463,6 +463,7 @@ class TestLookUp:
         (b"root", "is bytes: expected a path"),
         (True, "is bool: expected a path"),
         ("a\0b", "must not hold a character NUL"),
+        ("y" * 300, "is longer than a path may be; name another directory"),
     ],
 )
 @pytest.mark.parametrize("config", [None, RuntimeConfig()])

@@ -200,7 +200,7 @@ def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeC
         ConfigError: the settings are wrong
         ToolError: a name does not name a tool
     """
-    loaded, here = options.load_importing(), str(Path.cwd())
+    loaded, here = options.load_importing(reads=True), str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)  # `module:attribute` may name a module here, too
     return loaded.config, load_tools(tools)

@@ -5,6 +5,7 @@ as whether a referenced key exists. The composition root builds objects from the
 """
 
 import difflib
+import errno
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -366,7 +367,7 @@ def checked_root(root: str | Path) -> Path:
     """The argument `root` with a leading `~` expanded.
 
     Raises:
-        ConfigError: it is no path, or empty, or holds what no setting can have
+        ConfigError: it is no path, or empty, or longer than paths may be, or holds what no setting can have
     """
     if not isinstance(root, str | os.PathLike):
         raise ConfigError("argument root", "", "", f"is {type(root).__name__}: expected a path, as str or Path")
@@ -374,7 +375,15 @@ def checked_root(root: str | Path) -> Path:
     if not text:
         raise ConfigError("argument root", "", '""', "must name a directory; '.' is the current one")
     check_values(text, "argument root", ("plane_root",))
-    return _home(text)
+    path = _home(text)
+    try:
+        path.lstat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(
+                "argument root", "", quoted(text), "is longer than a path may be; name another directory"
+            ) from error
+    return path
 
 
 def _home(path: str | Path) -> Path:

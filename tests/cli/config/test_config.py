@@ -98,6 +98,16 @@ def test_init_refuses_a_file_as_its_directory(cli: Cli) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["a file/bot", "y" * 300])
+def test_init_names_a_directory_that_cannot_be_made(cli: Cli, name: str) -> None:
+    Path("a file").touch()
+    outcome = cli("init", name)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"kitchener: DIR = '{name[:50]}")
+    assert "cannot be made: " in outcome.err
+    assert outcome.err.endswith("; name another directory\n")
+
+
 def test_init_refuses_the_name_of_a_settings_file(cli: Cli, tmp_path: Path) -> None:
     """Regression: it made a directory of this name."""
     outcome = cli("init", "my bots/x.toml")

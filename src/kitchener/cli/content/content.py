@@ -71,7 +71,7 @@ def clean(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
 
 
 async def _check(options: Options, *, is_json: bool) -> int:
-    report = await check_content(options.load().config)
+    report = await check_content(options.load_recorded().config)
     if is_json:
         faults = [each._asdict() for each in report.faults]
         print_json({"ok": not faults, "parts": report.parts, "faults": faults, "orphans": list(map(str, report.orphans))})
@@ -95,7 +95,7 @@ def content_lines(report: ContentReport) -> list[str]:
 
 
 async def _save(options: Options, part_id: str, output: Path, *, is_json: bool) -> int:
-    config = options.load().config
+    config = options.load_recorded().config
     check_output(output, Path(config.plane_root))
     async for each in recorded_parts(config):
         if each.part_id == part_id:

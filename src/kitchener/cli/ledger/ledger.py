@@ -268,7 +268,7 @@ def _code_for(ledgers: int, path: Path | None) -> int:
 def _files(options: Options, path: Path | None) -> FilesBelow:
     """The chosen ledgers, and the other files beside them. A file that the user names counts as a ledger."""
     if path is None:
-        paths = options.paths(must_exist=True)
+        paths = options.paths()
         ledgers = list(paths.ledgers())
         return FilesBelow(ledgers, [each for each in ledgers_below(paths.root).others if each not in ledgers])
     if not os.path.lexists(path):
