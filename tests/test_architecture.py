@@ -21,6 +21,7 @@ import pytest
 
 import kitchener
 from kitchener import errors
+from kitchener.actors.policy_identity import POLICY_MODULES
 from kitchener.telemetry import names as span_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -167,6 +168,8 @@ class Parsed:
     """Each class, function and attribute with a docstring: the name of its class, its own name and the docstring."""
     names: set[str] = field(default_factory=set)
     """The names in the code."""
+    unmarked_cuts: list[str] = field(default_factory=list)
+    """The lines that quote the beginning of a value, without a sign that it was cut."""
 
 
 @cache
@@ -190,6 +193,12 @@ def parsed(path: Path) -> Parsed:
                 found.functions[f"{node.lineno} {node.name}"] = (node.end_lineno or 0) - node.lineno + 1
             case ast.Assign(targets=[ast.Name(id=name)]) if name.lstrip("_")[:1].isupper() and not name.isupper():
                 found.types.append(name.lstrip("_"))
+            case (
+                ast.FormattedValue(conversion=114, value=ast.Subscript(slice=ast.Slice()))
+                | ast.FormattedValue(conversion=114, format_spec=ast.JoinedStr(values=[ast.Constant(), *_]))
+                | ast.Call(func=ast.Name(id="repr"), args=[ast.Subscript(slice=ast.Slice())])
+            ):
+                found.unmarked_cuts.append(f"{node.lineno}: {ast.unparse(node)}")
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.described.append(("", node.name, ast.get_docstring(node) or ""))
         if isinstance(node, ast.ClassDef):
@@ -328,6 +337,13 @@ def test_functions_fit_on_a_screen() -> None:
     assert {where: length for where, length in lengths.items() if length >= MAX_FUNCTION_LINES} == {}
 
 
+def test_a_quoted_value_that_was_cut_says_so() -> None:
+    """`quoted` ends it with `…`. The modules of the policy keep their texts, because their hash is on record."""
+    policy = {ROOT / "src" / f"{name.replace('.', '/')}.py" for name in POLICY_MODULES}
+    found = [f"{relative(path)}:{each}" for path in SOURCES if path not in policy for each in parsed(path).unmarked_cuts]
+    assert found == []
+
+
 WITHOUT_MEANING = "a an the of to in on for with by from its this that it is are and or as one each return"
 ENDINGS = re.compile("(?:ed|es|s|d|e|ing|ion)$")
 
@@ -399,7 +415,7 @@ SAME_FUNCTION_NAMES = {
 
 def test_functions_of_one_name_are_listed_with_what_they_have_in_common() -> None:
     """Those of `cli` are commands, and have the names that their groups give them."""
-    places = Counter(name for path in SOURCES if "cli" not in path.parts for name in parsed(path).of_module)
+    places = Counter(name for path in SOURCES if "cli" not in path.relative_to(ROOT).parts for name in parsed(path).of_module)
     assert {name for name, found in places.items() if found > 1} == set(SAME_FUNCTION_NAMES)
 
 

@@ -463,6 +463,7 @@ class TestLookUp:
         (b"root", "is bytes: expected a path"),
         (True, "is bool: expected a path"),
         ("a\0b", "must not hold a character NUL"),
+        ("y" * 300, "is longer than a path may be; name another directory"),
     ],
 )
 @pytest.mark.parametrize("config", [None, RuntimeConfig()])
@@ -487,6 +488,14 @@ def test_a_root_that_is_no_path_is_refused(
         ({"embeddings": 3}, "argument embeddings: is int: expected an object with `embed`"),
         ({"telemetry": True}, "argument telemetry: is bool: expected an object with `caller`"),
         ({"degraded_call": 3}, "argument degraded_call: is int: expected a function"),
+        ({"config": ""}, 'argument config = "": must name a settings file; leave it out for ./kitchener.toml'),
+        ({"providers": []}, "argument providers: is list: expected objects by the ids of providers"),
+        ({"clock": 0}, "argument clock: is int: expected an object with `time_us`"),
+        ({"admin_socket": "no"}, "argument admin_socket: is str: expected True, False or None"),
+        ({"tools": 5}, "argument tools: is int: expected a list of functions marked with `@tool`"),
+        ({"tools": None}, "argument tools: is NoneType: expected a list of functions"),
+        ({"tools": print}, "argument tools: is builtin_function_or_method: expected a list of functions"),
+        ({"tools": "my_bot.tools:x"}, "argument tools: is str: expected a list of functions"),
     ],
 )
 async def test_an_argument_of_another_type_is_named(

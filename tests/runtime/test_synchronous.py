@@ -164,6 +164,18 @@ def test_errors_are_those_of_the_runtime(tmp_path: Path, backend: Backend) -> No
         raise ZeroDivisionError
 
 
+@pytest.mark.parametrize("backend", ["", "twisted", 5, None])
+def test_an_event_loop_that_does_not_exist_is_refused(tmp_path: Path, backend: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^argument backend = .*: expected 'asyncio' or 'trio'$"), open_sync(backend=backend):
+        raise AssertionError
+
+
+def test_an_event_loop_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kitchener.runtime.synchronous.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="pip install trio"), open_sync(root=tmp_path, backend="trio"):
+        raise AssertionError
+
+
 @BACKENDS
 def test_a_conversation_whose_block_has_ended_says_so(tmp_path: Path, backend: Backend) -> None:
     with open_sync(root=tmp_path, backend=backend) as agent:

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -16,8 +17,9 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.clock import Clock
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
-from kitchener.errors import RuntimeClosed
+from kitchener.errors import ConfigError, RuntimeClosed
 from kitchener.ids import IdSource
+from kitchener.plain_names import quoted
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
@@ -29,6 +31,8 @@ from kitchener.runtime.runtime import Runtime, open_runtime
 from kitchener.telemetry.port import Telemetry
 
 T = TypeVar("T")
+Backend = Literal["asyncio", "trio"]
+"""The event loop of the thread."""
 
 
 class SyncRuntime:
@@ -186,7 +190,7 @@ def open_sync(  # noqa: PLR0913  as `open_runtime`
     telemetry: Telemetry | None = None,
     agent_class: str = DEFAULT_AGENT,
     subject_id: str | None = None,
-    backend: Literal["asyncio", "trio"] = "asyncio",
+    backend: Backend = "asyncio",
 ) -> Iterator[SyncRuntime]:
     """Starts a Kitchener in a thread of its own and closes it when the block ends.
 
@@ -200,6 +204,7 @@ def open_sync(  # noqa: PLR0913  as `open_runtime`
     Raises:
         ConfigError, LedgerError, SigningError, ActorStopped: as `open_runtime`
     """
+    _check_backend(backend)
     with start_blocking_portal(backend) as portal:
         opened = portal.wrap_async_context_manager(
             open_runtime(
@@ -222,3 +227,11 @@ def open_sync(  # noqa: PLR0913  as `open_runtime`
         finally:
             agent._is_closed = True
             opened.__exit__(None, None, None)  # without the error: a KeyboardInterrupt would end the other event loop
+
+
+def _check_backend(backend: object) -> None:
+    """Raises ConfigError unless there is such an event loop."""
+    if backend not in get_args(Backend):
+        raise ConfigError("argument backend", "", quoted(backend), f"expected {' or '.join(map(repr, get_args(Backend)))}")
+    if backend == "trio" and find_spec("trio") is None:
+        raise ConfigError("argument backend", "", quoted(backend), "the package is not installed: pip install trio")
