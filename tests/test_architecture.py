@@ -377,6 +377,73 @@ def test_classes_have_few_methods() -> None:
     assert {name for name, methods in classes if methods > MAX_METHODS} == MANY_METHODS
 
 
+STARTS_IN_SHARED_GROUPS = {
+    "src/kitchener/cancellation.py: start_apart": "the one way: keeps errors of the task from the others",
+    "src/kitchener/lanes/mailbox.py: _call_worker": "a worker, whose handler's errors end in `_handle`",
+    "src/kitchener/ledger/write/commit_group.py: _watch": "the rounds of ledgers: their failure is everybody's",
+    "src/kitchener/ledger/write/commit_group.py: _raise_fault": "the same",
+    "src/kitchener/mcp/connection.py: _command": "the group of one connection, entered on the stack of that connection",
+    "src/kitchener/runtime/agent.py: open": "the ledgers of an agent class, without which the runtime cannot go on",
+    "src/kitchener/serve/event_stream.py: check": "the group of one request",
+}
+"""Functions that start a task in a task group of somebody else, and why its errors may reach the others in the group."""
+
+
+def test_tasks_are_started_in_groups_of_others_only_by_the_helper_that_keeps_their_errors() -> None:
+    """Else what one user's code raises while it is cancelled ends the tasks of all."""
+    found = {f"{relative(path)}: {name}" for path in SOURCES for name in starts_in_shared_groups(ast.parse(path.read_bytes()))}
+    assert found == STARTS_IN_SHARED_GROUPS.keys()
+
+
+def starts_in_shared_groups(node: ast.AST, within: str = "", own: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The functions that call `start_soon` of a task group that neither they nor a function around them has opened."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from starts_in_shared_groups(each, each.name, own | groups_opened_in(each))
+            continue
+        if isinstance(each, ast.Attribute) and each.attr == "start_soon" and ast.unparse(each.value) not in own:
+            yield within
+        yield from starts_in_shared_groups(each, within, own)
+
+
+def groups_opened_in(function: ast.AST) -> frozenset[str]:
+    items = [item for each in ast.walk(function) if isinstance(each, ast.AsyncWith) for item in each.items]
+    opened = [each for each in items if ast.unparse(each.context_expr) == "anyio.create_task_group()"]
+    return frozenset(ast.unparse(each.optional_vars) for each in opened if each.optional_vars is not None)
+
+
+ASKS_WHOSE = {"failed_alone", "is_own_failure", "ends_caller", "is_interrupt"}
+HANDLES_ALL = {
+    "src/kitchener/actors/tools/side_by_side.py: kept": "passes its errors to the task that started it",
+    "src/kitchener/actors/tools/tool_job.py: run_async": "`_finish` has asked before",
+}
+"""Coroutines that catch everything and need not ask whose it is, and why."""
+
+
+def test_coroutines_that_catch_everything_ask_whose_the_exception_is() -> None:
+    """It may be the cancellation of the caller, or an error that hides it. Else they raise it again."""
+    found = {
+        f"{relative(path)}: {function.name}"
+        for path in SOURCES
+        for function in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(function, ast.AsyncFunctionDef)
+        for handler in handlers_of(function)
+        if "BaseException" in ast.unparse(handler.type or ast.Name("BaseException"))
+        and not isinstance(handler.body[-1], ast.Raise)
+        and not {each.id for each in ast.walk(handler) if isinstance(each, ast.Name)} & ASKS_WHOSE
+    }
+    assert found == HANDLES_ALL.keys()
+
+
+def handlers_of(function: ast.AST) -> Iterator[ast.ExceptHandler]:
+    """The handlers in a function, without those of functions in it."""
+    for each in ast.iter_child_nodes(function):
+        if isinstance(each, ast.ExceptHandler):
+            yield each
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from handlers_of(each)
+
+
 def test_few_values_of_the_source_have_any_type() -> None:
     """A value of type `Any` is not checked. One that is only handed on is an `object`."""
     found = Counter[str]()

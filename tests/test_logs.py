@@ -54,6 +54,20 @@ def test_a_handler_of_the_root_logger_gets_the_events(tmp_path: Path) -> None:
     assert run.stdout == ""
 
 
+def test_a_handler_that_raises_costs_its_line_and_no_turn(tmp_path: Path) -> None:
+    """Regression: it ended the worker that logged, and with it the runtime."""
+    asked = (
+        "import logging\nclass Broken(logging.Handler):\n    def emit(self, record):\n"
+        "        raise OSError('the words of a user')\nlogging.getLogger().addHandler(Broken())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", asked + FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
+    told = "kitchener.gateway.provider_faults: a log handler raised OSError at <string>:4 in Broken.emit"
+    assert any(
+        line.startswith(told) and line.endswith("so this is not logged: provider failed") for line in run.stderr.splitlines()
+    )
+    assert "the words of a user" not in run.stderr
+
+
 def test_a_program_shows_the_fields_of_events_with_a_formatter(tmp_path: Path) -> None:
     """With the standard formatter a line says that a provider failed, and not which (docs/runtime.md)."""
     asked = (

@@ -1,17 +1,27 @@
 """Tells a failure of code that was called from a cancellation of its caller.
 
 On asyncio, a tool or provider that awaits a task raises `CancelledError` if something else cancels that task. A cancelled
-caller gets the same exception. A task group closes without an error if one of its tasks ends with it. So every caller of
-foreign code checks here what the exception means. Explained in `docs/actors.md`.
+caller gets the same exception. A task group closes without an error if one of its tasks ends with it. And code that is
+cancelled may raise another error in place of the cancellation, as where it closes a connection that is broken. So every caller
+of foreign code checks here what the exception means. Explained in `docs/actors.md`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from typing import Final
 
 import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
 
-from kitchener.errors import ActorStopped
+from kitchener.errors import ActorStopped, LedgerError
+from kitchener.logs import get_logger
+from kitchener.plain_names import origin_of
+
+_log = get_logger(__name__)
+_MOST_HIDDEN: Final = 100
+"""Errors in the context of one that are looked at for a hidden cancellation."""
 
 
 def is_scope_cancelled() -> bool:
@@ -24,19 +34,100 @@ def is_cancellation(error: BaseException) -> bool:
     return not isinstance(error, Exception) and type(error).__module__.partition(".")[0] in ("asyncio", "trio")
 
 
-def is_own_failure(error: BaseException) -> bool:
-    """Whether an exception is a failure of the called code itself.
-
-    False if the exception is meant for the caller and must pass: one of its cancel scopes is cancelled, its task was
-    cancelled, or a user pressed Ctrl-C.
-    """
-    if isinstance(error, Exception):
-        return True
-    if isinstance(error, KeyboardInterrupt):
-        return False
+def is_interrupt(error: BaseException) -> bool:
+    """Whether a user pressed Ctrl-C, also if other errors stand beside that."""
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(KeyboardInterrupt) is None and not _is_caller_cancelled()
-    return not isinstance(error, anyio.get_cancelled_exc_class()) or not _is_caller_cancelled()
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
+
+
+def is_own_failure(error: BaseException) -> bool:
+    """Whether an exception is a failure of the called code itself, even if a cancel scope around its caller is cancelled.
+
+    False if the exception only tells the caller to end: one of its cancel scopes is cancelled, its task was cancelled, or a
+    user pressed Ctrl-C. Who goes on after True ends at its next wait if a scope is cancelled; `failed_alone` ends it at once.
+    """
+    if is_scope_cancelled():
+        return not is_interrupt(error) and not _is_cancellation_alone(error)
+    return not ends_caller(error)
+
+
+def ends_caller(error: BaseException, *, in_own_task: bool = False) -> bool:
+    """Whether the caller of code that raised an exception has to end: it is cancelled, or a user pressed Ctrl-C.
+
+    Code that is cancelled may fail while it cleans up. Its error hides the cancellation, which its caller still has to follow.
+
+    Args:
+        error: what the called code raised
+        in_own_task: whether the running task is one of Kitchener's, which only its cancel scopes may cancel; False: it may be
+            the task of a program, which may also cancel it by `Task.cancel`
+    """
+    if is_interrupt(error) or is_scope_cancelled():
+        return True
+    return not in_own_task and _is_task_cancelled() and (_is_cancellation_alone(error) or _hides_cancellation(error))
+
+
+async def failed_alone(error: BaseException, *, in_own_task: bool = False) -> bool:
+    """Whether an exception is a failure of the called code alone, so that its caller goes on. Call it in the handler.
+
+    If not, the caller raises the exception again, as `if not await failed_alone(error): raise`.
+
+    Args:
+        error: what the called code raised
+        in_own_task: as for `ends_caller`
+
+    Raises:
+        BaseException: the caller's cancellation, if the error hides it
+    """
+    try:
+        if not ends_caller(error, in_own_task=in_own_task):
+            return True
+        if not is_interrupt(error) and not isinstance(error, anyio.get_cancelled_exc_class()):
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise anyio.get_cancelled_exc_class() from error  # on asyncio, which does not repeat what `Task.cancel` did
+        return False
+    finally:
+        del error  # this frame, which a traceback may hold, must not hold the error
+
+
+@contextmanager
+def ended_by(scope: anyio.CancelScope) -> Iterator[anyio.CancelScope]:
+    """Runs the block in a cancel scope, which ends it even if called code raises an error in place of the cancellation.
+
+    A scope alone lets such an error out, and what was stopped then looks like something that failed. Errors of ledgers pass,
+    because they are about more than the block; so does Ctrl-C.
+
+    Args:
+        scope: stops the block; `cancel_called` says afterwards whether it did
+    """
+    with scope:
+        try:
+            yield scope
+        except BaseException as error:
+            if not scope.cancel_called or is_interrupt(error) or _is_cancellation_alone(error) or _is_of_ledgers(error):
+                raise
+
+
+def start_apart(tasks: TaskGroup, work: Callable[[], Awaitable[object]], name: str) -> None:
+    """Starts a task in a task group that it shares with others, none of which an error of this task ends.
+
+    An error is logged: the work should have handled it. A cancellation that no scope asked for ends the task alone.
+
+    Args:
+        tasks: runs the task
+        work: what the task does
+        name: the task, for lists of tasks and for the log
+    """
+
+    async def run() -> None:
+        try:
+            await work()
+        except BaseException as error:
+            if not await failed_alone(error, in_own_task=True):
+                raise
+            _log.error("task failed, and others continue", task=name, error=origin_of(error))
+
+    tasks.start_soon(run, name=name)
 
 
 def cut_off(what: str, error: BaseException) -> ActorStopped:
@@ -87,9 +178,8 @@ def ends_when_told(what: str) -> Iterator[None]:
         raise ActorStopped(f"{what} was cancelled by something other than the runtime") from cancelled
 
 
-def _is_caller_cancelled() -> bool:
-    if is_scope_cancelled():
-        return True
+def _is_task_cancelled() -> bool:
+    """Whether the running task was cancelled by `Task.cancel` of asyncio."""
     if not anyio.get_cancelled_exc_class().__module__.startswith("asyncio"):
         return False
     # asyncio is already loaded if it runs; on trio it is not loaded. anyio has no interface for this.
@@ -97,6 +187,35 @@ def _is_caller_cancelled() -> bool:
 
     task = current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _hides_cancellation(error: BaseException) -> bool:
+    """Whether called code was cancelled and raised this in its place."""
+    return any(isinstance(each, anyio.get_cancelled_exc_class()) for each in _before(error))
+
+
+def _before(error: BaseException) -> Iterator[BaseException]:
+    """The errors in whose handling an error was raised, and those of the errors in a group."""
+    waiting = [error]
+    for _ in range(_MOST_HIDDEN):
+        if not waiting:
+            return
+        each = waiting.pop()
+        if isinstance(each, BaseExceptionGroup):
+            waiting.extend(each.exceptions)
+        if each.__context__ is not None:
+            waiting.append(each.__context__)
+            yield each.__context__
+
+
+def _is_cancellation_alone(error: BaseException) -> bool:
+    """Whether this is a cancellation by the running event loop, or a group of such."""
+    cancelled = anyio.get_cancelled_exc_class()
+    return all(isinstance(each, cancelled) for each in errors_in(error))
+
+
+def _is_of_ledgers(error: BaseException) -> bool:
+    return any(isinstance(each, LedgerError) for each in errors_in(error))
 
 
 def sole_error(error: BaseException) -> BaseException:

@@ -9,9 +9,12 @@ the code, never what was said. Explained in `docs/runtime.md`.
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from kitchener.plain_names import origin_of
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -57,9 +60,32 @@ class _LoggerOnFirstUse:
         self._name = name
 
     def __getattr__(self, method: str) -> Any:
-        found = getattr(_structured_logger(self._name), method)
+        found = _apart_from_handlers(getattr(_structured_logger(self._name), method), self._name)
         setattr(self, method, found)  # so that this is asked once
         return found
+
+
+def _apart_from_handlers(log: Callable[..., object], name: str) -> Callable[..., None]:
+    def apart(event: str, **fields: object) -> None:
+        try:
+            log(event, **fields)
+        except Exception as error:  # noqa: BLE001  a handler of the program may raise anything
+            tell_broken_handler(error, name, event)
+
+    return apart
+
+
+def tell_broken_handler(error: Exception, name: str, event: str) -> None:
+    """Writes to standard error that a handler raised, as `logging` does for its own handlers, unless its `raiseExceptions` is
+    off. Gives no text of an error, which may quote what was said.
+
+    Args:
+        error: what the handler raised
+        name: the logger
+        event: the event that was not logged
+    """
+    if logging.raiseExceptions and sys.stderr is not None:
+        sys.stderr.write(f"{name}: a log handler raised {origin_of(error)}, so this is not logged: {event}\n")
 
 
 def _structured_logger(name: str) -> "FilteringBoundLogger":

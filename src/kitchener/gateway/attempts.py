@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import anyio
 
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import failed_alone
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff, is_throttled, too_long_a_pause
@@ -256,7 +256,7 @@ class Attempts:
             )
         except BaseException as error:
             self.abandoned()
-            if not is_own_failure(error):
+            if not await failed_alone(error, in_own_task=True):
                 raise
             return error
         self.start_clock()

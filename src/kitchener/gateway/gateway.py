@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import anyio
 
-from kitchener.cancellation import is_own_failure, sole_error
+from kitchener.cancellation import ended_by, ends_caller, failed_alone, sole_error
 from kitchener.clock import loop_clock
 from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError, ProviderReason
@@ -295,8 +295,9 @@ class LLMGateway:
                 response = await target.provider.complete(attempts.request)
             check_response(target.provider_id, response)
         except BaseException as error:  # a provider is foreign code and may raise anything
-            if not is_own_failure(error):
+            if ends_caller(error, in_own_task=True):
                 attempts.abandoned()
+            if not await failed_alone(error, in_own_task=True):
                 raise
             error = sole_error(error)  # a provider may have raised it in a task group
             if isinstance(error, ProviderError):
@@ -327,7 +328,7 @@ def _lane(target: GuardedProvider, queue: int) -> LaneLimits:
 
 
 async def _in_time(attempts: Attempts) -> PromptResponse:
-    with anyio.CancelScope(deadline=attempts.stop_at):
+    with ended_by(anyio.CancelScope(deadline=attempts.stop_at)):
         return await attempts.target.provider.complete(attempts.request)
     raise _too_slow(attempts)
 
@@ -357,8 +358,8 @@ async def _streamed(attempts: Attempts, outlet: Outlet[TextPiece | StreamRestart
             await _give(attempts, outlet, response.text)
         return response
     items: AsyncIterator[object] = stream(attempts.request)
-    try:
-        with anyio.CancelScope(deadline=attempts.stop_at if target.traits.needs_timeout else _NEVER) as limit:
+    with ended_by(anyio.CancelScope(deadline=attempts.stop_at if target.traits.needs_timeout else _NEVER)) as limit:
+        try:
             async for each in items:
                 item = checked_item(target.provider_id, each)
                 if isinstance(item, PromptResponse):
@@ -368,9 +369,9 @@ async def _streamed(attempts: Attempts, outlet: Outlet[TextPiece | StreamRestart
                     await _give(attempts, outlet, item.text)
                     limit.deadline = min(now() + left_s, attempts.request.deadline)
             raise ProviderError(target.provider_id, "malformed", "the stream ended without a response")
-    finally:
-        if (close := getattr(items, "aclose", None)) is not None:
-            await close()
+        finally:
+            if (close := getattr(items, "aclose", None)) is not None:
+                await close()
     raise _too_slow(attempts)
 
 

@@ -27,7 +27,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from kitchener.cancellation import cut_off, ends_when_told, is_own_failure, is_scope_cancelled
+from kitchener.cancellation import cut_off, ends_when_told, failed_alone, is_scope_cancelled
 from kitchener.clock import loop_clock, scope_class
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded
 from kitchener.lanes.askers import ASKERS_CONTEXT, tell_turn
@@ -400,15 +400,15 @@ class Mailbox(Generic[MessageT, ReplyT]):
         ASKERS_CONTEXT.set(envelope.context)
         try:
             reply = await self._handler(envelope.message)
-        except KitchenerError as error:
-            envelope.finish(error=error)  # an answer, not a failure of the actor
         except BaseException as error:  # the actor's loop must survive a bug in the handler
-            # This task belongs to the mailbox, so only the mailbox's scopes may cancel it.
-            is_cancelled = isinstance(error, anyio.get_cancelled_exc_class()) and not is_scope_cancelled()
-            if not is_cancelled and not is_own_failure(error):
+            # Of a message that was abandoned, nobody wants to know how its handler ended.
+            if not await failed_alone(error, in_own_task=True):
                 raise
+            if isinstance(error, KitchenerError):
+                envelope.finish(error=error)  # an answer, not a failure of the actor
+                return
             envelope.finish(error=self._noted(error, envelope.message))
-            if is_cancelled:
+            if isinstance(error, anyio.get_cancelled_exc_class()):
                 raise  # asyncio may still count the task as cancelled, so this worker takes no further message
         else:
             envelope.finish(reply)

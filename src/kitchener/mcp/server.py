@@ -15,6 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 from typing_extensions import TypedDict  # pydantic reads no other on Python 3.11
 
+from kitchener.cancellation import ended_by, failed_alone
 from kitchener.clock import loop_clock
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.lanes.failure_window import FailureWindow
@@ -184,22 +185,20 @@ class McpServer:
     async def _connect_once(self) -> str:
         """Opens a connection, uses it until it is lost, and returns why it is."""
         problem = ""
-        with anyio.CancelScope(deadline=anyio.current_time() + self.settings.connect_timeout_s) as scope:
-            try:
+        try:
+            with ended_by(anyio.CancelScope(deadline=anyio.current_time() + self.settings.connect_timeout_s)) as scope:
                 async with open_connection(self.settings, self._secrets) as connection:
                     listed = await connection.list_tools()
                     scope.deadline = math.inf
                     self._take(connection, listed)
                     problem = await self._use(connection, listed.ttl_s)
-            except Exception as error:  # noqa: BLE001  of the library too, and in groups; it ends this connection only
-                problem = problem or first_error_text(error)
-            except BaseExceptionGroup as group:  # on trio, an error beside the cancellation of this task
-                _, cancelled = group.split(Exception)
-                assert cancelled is not None
-                raise cancelled from None
-            finally:
-                self._connection = None
-        if scope.cancelled_caught:
+        except BaseException as error:  # of the library too, and in groups; it ends this connection only
+            if not await failed_alone(error, in_own_task=True):
+                raise
+            problem = problem or first_error_text(error)
+        finally:
+            self._connection = None
+        if scope.cancel_called:
             problem = f"it did not list its tools within connect_timeout_s = {self.settings.connect_timeout_s:g}"
         self._settled.set()
         return problem

@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from kitchener.cancellation import ended_by, failed_alone
 from kitchener.config import ServeConfig
 from kitchener.serve.sendable import as_json
 
@@ -49,13 +50,15 @@ async def until_gone(receive: Receive, work: Callable[[], Awaitable[R]], gone: C
         ClientDisconnect: the client went away
     """
     found: list[R] = []
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
     watching = anyio.CancelScope()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_watch, receive, watching, tasks)
         try:
             found.append(await work())
-        except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
+        except BaseException as error:  # raised again below, outside the task group, which would wrap it
+            if not await failed_alone(error):
+                raise
             failed.append(error)
         watching.cancel()
     if failed:
@@ -104,7 +107,7 @@ class EventStream:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
         self._send, streams = send, scope[OPEN_STREAMS]
-        began, finished, failed = False, False, list[Exception]()
+        began, finished, failed = False, False, list[BaseException]()
         watching = anyio.CancelScope()
         try:
             async with anyio.create_task_group() as self._tasks:
@@ -118,7 +121,9 @@ class EventStream:
                         finished = True
                         # In the same step as the last piece, so that both are one write.
                         await send({"type": "http.response.body", "body": b"", "more_body": False})
-                except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
+                except BaseException as error:  # raised again below, outside the task group, which would wrap it
+                    if not await failed_alone(error):
+                        raise
                     failed.append(error)
                 watching.cancel()
                 if self._comments:
@@ -157,6 +162,10 @@ class EventStream:
     async def _write_comment(self) -> None:
         try:
             await self._write(COMMENT)
+        except BaseException as error:
+            if not await failed_alone(error):
+                raise
+            self._tasks.cancel_scope.cancel()  # nothing can be written any more
         finally:
             self._comments -= 1
 
@@ -195,7 +204,7 @@ class OpenStreams:
 
 
 async def _watch(receive: Receive, watching: anyio.CancelScope, tasks: TaskGroup) -> None:
-    """Cancels the work if the client goes away.
+    """Cancels the work if the client goes away, or if its connection cannot be watched.
 
     Args:
         receive: of the request, whose body was read
@@ -203,7 +212,11 @@ async def _watch(receive: Receive, watching: anyio.CancelScope, tasks: TaskGroup
             cancellation leaves a cycle on asyncio, and with it the request, to the garbage collector
         tasks: the task group of the work
     """
-    with watching:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    with ended_by(watching):
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except BaseException as error:
+            if not await failed_alone(error):
+                raise
         tasks.cancel_scope.cancel()

@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 
 from kitchener.clock import Clock, SystemClock
-from kitchener.logs import RECORD_FILTERS
+from kitchener.logs import RECORD_FILTERS, tell_broken_handler
 
 _MINUTE_S: Final = 60.0
 _SERVER: Final = "kitchener.serve."
@@ -101,6 +101,8 @@ class LogLimit(logging.Filter):
         self._is_telling = True
         try:
             (self._loggers.get(last.name) or logging.getLogger(last.name)).handle(told)
+        except Exception as error:  # noqa: BLE001  a handler of the program may raise anything
+            tell_broken_handler(error, last.name, str(told.msg))
         finally:
             self._is_telling = False
 

@@ -13,6 +13,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from kitchener.actors.turn.context_time import CONTEXT_TIME
+from kitchener.cancellation import ended_by, start_apart
 from kitchener.errors import CallerError, KitchenerError, RuntimeClosed, TurnShutDown
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
@@ -184,7 +185,7 @@ class ServedTurn:
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Runs the turn to its end, and keeps its outcome."""
         try:
-            with self._scope:
+            with ended_by(self._scope):
                 await work()
         except KitchenerError as error:
             self._error = error
@@ -272,7 +273,7 @@ class ServedTurns:
         async def work() -> None:
             await turn.run_listened(begin)
 
-        self._tasks.start_soon(read_all)
+        start_apart(self._tasks, read_all, "updates of a turn")
         return self._start(place, turn, work, was_read.wait)
 
     def _turn(self, agent_class: str, session_id: str, *, is_kept: bool = False) -> ServedTurn:
@@ -321,5 +322,5 @@ class ServedTurns:
                 if not turns:
                     del self._running[turn.session_id]
 
-        self._tasks.start_soon(run)
+        start_apart(self._tasks, run, "turn of a request")
         return turn

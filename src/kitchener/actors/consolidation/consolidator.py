@@ -17,7 +17,7 @@ from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.plan import constraints_for, constraints_mapping, cost_mapping, error_mapping
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import ended_by, failed_alone
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError, EntryRefused, InvalidTimestamp, OverlayRefused
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
@@ -110,10 +110,11 @@ class Consolidator:
             wo, scope = None, anyio.CancelScope()
             self._running[key] = scope
             try:
-                with scope:
+                with ended_by(scope):
                     wo = await self._consolidate(namespace, SubjectId(subject_id), signal_id, gate_ts)
-            except Exception:
-                self._note(key, failed=True)  # backs off, so that a write error is not repeated with every turn
+            except BaseException as error:
+                if await failed_alone(error):
+                    self._note(key, failed=True)  # backs off, so that a write error is not repeated with every turn
                 raise
             finally:
                 del self._running[key]
@@ -271,16 +272,17 @@ class Consolidator:
 
     async def _execute(self, case: Case, wo: WorkOrder) -> WorkOrder:
         """Executes the work order. It returns completed or failed, even if HO1 raises or times out."""
-        dispatched = wo.dispatched(wo.planned_ref)
+        dispatched, done = wo.dispatched(wo.planned_ref), None
+        deadline = self._services.loop_time() + self._services.config.consolidation_deadline_s
         try:
-            with anyio.fail_after(self._services.config.consolidation_deadline_s):
+            with ended_by(self._services.scope(deadline=deadline)):
                 done = await self._services.executor.execute(dispatched)
-        except TimeoutError:
-            return dispatched.failed(WorkOrderError(reason="TIMEOUT", detail="consolidation_deadline_s has passed"))
         except BaseException as error:  # an error of HO1 ends only this work order
-            if not is_own_failure(error):
+            if not await failed_alone(error):
                 raise
             return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=storable(error_text(error))))
+        if done is None:
+            return dispatched.failed(WorkOrderError(reason="TIMEOUT", detail="consolidation_deadline_s has passed"))
         if done.state == "failed" or (done.state == "completed" and done.output_result is not None):
             return done
         return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=f"the executor left it {done.state}"))

@@ -9,7 +9,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.turn_memory import OpenGates
-from kitchener.cancellation import is_own_failure, raises_cut_off
+from kitchener.cancellation import ended_by, failed_alone, raises_cut_off, start_apart
 from kitchener.errors import CallerError
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
@@ -41,7 +41,7 @@ class BackgroundJobs:
         self.pending += 1
         scope = anyio.CancelScope()
         self._scopes.add(scope)  # now, not in the task's first step, because a shutdown may come first
-        self._tasks.start_soon(self._run, work, scope)
+        start_apart(self._tasks, partial(self._run, work, scope), "consolidation")
 
     async def wait_idle(self) -> None:
         """Returns when no job is pending."""
@@ -57,10 +57,10 @@ class BackgroundJobs:
 
     async def _run(self, work: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
         try:
-            with scope:
+            with ended_by(scope):
                 await work()
         except BaseException as error:  # a failed consolidation must not reach a reply
-            if not is_own_failure(error):
+            if not await failed_alone(error, in_own_task=True):
                 raise
             logger.error("consolidation failed", error=origin_of(error))
         finally:

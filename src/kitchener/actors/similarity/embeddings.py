@@ -19,7 +19,7 @@ import anyio.to_thread
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.similarity.vector_store import VectorStore
 from kitchener.actors.similarity.vectors import FewVectors, Vector, Vectors, unit_vector
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import ended_by, failed_alone
 from kitchener.config import EmbeddingsConfig
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
@@ -108,14 +108,16 @@ class Embeddings:
 
     async def _search(self, subject_id: str, search: _VectorSearch, wanted: Mapping[int, str], read_to: int | None) -> None:
         """Finds vectors, newest first, until the deadline, and stores the new ones."""
-        with anyio.move_on_after(self._config.deadline_s) as scope:
-            try:
+        has_ended, deadline = False, anyio.current_time() + self._config.deadline_s
+        try:
+            with ended_by(anyio.CancelScope(deadline=deadline)):
                 await self._find_all(subject_id, search, wanted, read_to)
-            except BaseException as error:
-                if not is_own_failure(error):
-                    raise
-                search.problem = self._failed("FAILED", origin_of(error))
-        if scope.cancelled_caught:
+                has_ended = True
+        except BaseException as error:
+            if not await failed_alone(error):
+                raise
+            has_ended, search.problem = True, self._failed("FAILED", origin_of(error))
+        if not has_ended:
             self._batch = max(1, self._batch // 2)
             search.problem = "DEADLINE"
             if search.message not in search.found:

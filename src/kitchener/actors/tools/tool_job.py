@@ -16,7 +16,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
-from kitchener.cancellation import is_scope_cancelled
+from kitchener.cancellation import is_interrupt, is_scope_cancelled
 from kitchener.lanes.askers import ASKERS_CONTEXT
 from kitchener.lanes.calling_chain import enter_tool
 
@@ -67,7 +67,7 @@ class ToolJob:
         try:
             self._outcome = outcome_of(await cast(Awaitable[object], self._work()), self._max_result_bytes)
         except BaseException as error:  # any error of a tool is its outcome, for the model
-            if _is_interrupt(error):
+            if is_interrupt(error):
                 self._interrupt = error  # raised here, it would end the event loop at once
             elif not is_scope_cancelled():
                 self._outcome = failure(error)
@@ -96,12 +96,6 @@ class ToolJob:
         with self._lock:
             self._is_given_up = True
             return self.has_begun and not self.has_ended
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(KeyboardInterrupt) is not None
-    return isinstance(error, KeyboardInterrupt)
 
 
 class ToolThreads:

@@ -14,13 +14,14 @@ from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.tools.results import storable
+from kitchener.actors.turn.callers_listener import ListenerFailed
 from kitchener.actors.turn.reply import APOLOGY, MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.step import TurnStep
 from kitchener.actors.turn.without_executor import reply_without_executor
 from kitchener.actors.work.budget import Budget, BudgetScope
 from kitchener.actors.work.plan import cost_mapping, error_mapping
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import failed_alone
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
 from kitchener.ids import TurnId, work_order_id
 from kitchener.lanes.calling_chain import calling_tool
@@ -396,10 +397,10 @@ class WorkOrderChain:
             self._services.listeners[wo.wo_id] = listener
         try:
             return _as_ended(await self._services.executor.execute(wo), wo)
-        except LedgerError:
+        except (LedgerError, ListenerFailed):
             raise
         except BaseException as error:  # any other error means that HO1 is broken; it is recorded, not hidden
-            if not is_own_failure(error):
+            if not await failed_alone(error):
                 raise
             return await self._degrade(wo, error)
         finally:

@@ -12,10 +12,11 @@ import anyio
 from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
+from kitchener.actors.turn.callers_listener import ListenerFailed, kept_apart
 from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.reply import TurnOutcome
 from kitchener.actors.turn.turn import Turn
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import ended_by, ends_caller, failed_alone
 from kitchener.errors import (
     CommitUnknown,
     LedgerError,
@@ -66,7 +67,7 @@ class TurnRunner:
         if self._tools.are_replaced:
             with services.scope(deadline=deadline):  # if it passes, the turn begins with the earlier tools and ends at once
                 services = await self._tools.renew()
-        turn = Turn(services, session, message, deadline, listener)
+        turn = Turn(services, session, message, deadline, kept_apart(listener) if listener is not None else None)
         queue.scope = scope = services.scope(deadline=deadline)
         self._ledgers.enter_turn()
         self._limiter.track(scope)
@@ -75,14 +76,17 @@ class TurnRunner:
         token = WAITING_TURN.set(waiting)
         outcome: TurnOutcome | None = None
         try:
-            with scope:
+            with ended_by(scope):
                 await turn.start(call)
                 outcome = await turn.run()
                 await self._ledgers.commit()
                 return outcome
         except BaseException as error:
-            cancelled: AbortReason = "shutdown" if self._limiter.is_closed else "cancelled"
-            await self._abort(turn, "crash" if is_own_failure(error) else cancelled)
+            await self._abort(turn, self._reason(error))
+            if isinstance(error, ListenerFailed):
+                raise error.error from None
+            if not isinstance(error, LedgerError):
+                await failed_alone(error)  # raises the cancellation of the caller, if the error hides it
             raise
         finally:
             WAITING_TURN.reset(token)
@@ -93,6 +97,13 @@ class TurnRunner:
             await self._commit_late(turn)
             return outcome
         raise await self._cut_off(session, turn, queue, _late(turn.turn_id, waiting.refusal, deadline - started))
+
+    def _reason(self, error: BaseException) -> AbortReason:
+        """Why a turn is aborted that ended with an error."""
+        is_callers = isinstance(error, ListenerFailed) or (ends_caller(error) and not isinstance(error, LedgerError))
+        if not is_callers:
+            return "crash"
+        return "shutdown" if self._limiter.is_closed else "cancelled"
 
     async def _commit_late(self, turn: Turn) -> None:
         """Returns when the commit is durable. A completed turn is never aborted, even if its wait for the commit was cut off.

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.cancellation import cut_off, is_scope_cancelled
+from kitchener.cancellation import cut_off, ended_by, failed_alone, start_apart
 from kitchener.lanes.wakeups import Wakeup, signals
 from kitchener.records.turn import TurnUpdate, UpdateListener
 
@@ -82,16 +82,16 @@ async def streamed(
 
     async def work() -> None:
         try:
-            with stop:
+            with ended_by(stop):
                 await run(updates.put)
         except BaseException as error:  # passed to the reader, which is another task
-            if is_scope_cancelled() or isinstance(error, KeyboardInterrupt):
+            if not await failed_alone(error, in_own_task=True):
                 raise
             failure.append(error if isinstance(error, Exception) else cut_off("the turn", error))
         finally:
             updates.end()
 
-    tasks.start_soon(work)
+    start_apart(tasks, work, "streamed turn")
     try:
         while (update := await updates.next()) is not None:
             yield update

@@ -46,7 +46,7 @@ from kitchener.actors.work.plan import (
     tighter,
     total_cost,
 )
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import failed_alone
 from kitchener.errors import StaleHead
 from kitchener.ids import SessionId, TurnId
 from kitchener.logs import get_logger
@@ -264,7 +264,7 @@ class Turn:
         try:
             return await step
         except BaseException as error:  # a shadow must not affect the turn
-            if not is_own_failure(error):
+            if not await failed_alone(error):
                 raise
             self._authority = None
             logger.error("context shadow failed", turn_id=self.turn_id, error=origin_of(error))
@@ -295,7 +295,7 @@ class Turn:
                 return anchors
             return await self._authority.with_refs(anchors, memory)
         except BaseException as error:  # without its memory, the turn loses the learned lines but not its reply
-            if not is_own_failure(error):
+            if not await failed_alone(error):
                 raise
             await self._chain.record_degradation("HO3", error)
             return ()
@@ -308,7 +308,7 @@ class Turn:
         try:
             return await memory.learn(session.session_id, session.subject_id, self.turn_id, signal_ids)
         except BaseException as error:  # a failure to learn must not cost the turn its reply
-            if not is_own_failure(error):
+            if not await failed_alone(error):
                 raise
             await self._chain.record_degradation("HO3", error)
             return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kitchener.actors.turn.services import TurnServices
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import failed_alone
 from kitchener.errors import LedgerError
 from kitchener.ledger import StoredEntry
 from kitchener.logs import get_logger
@@ -51,7 +51,7 @@ async def reply_without_executor(
     except LedgerError:
         raise
     except BaseException as error:  # a user's function or the gateway: its error must not abort the turn
-        if not is_own_failure(error):
+        if not await failed_alone(error):
             raise
         logger.error("degraded call failed", turn_id=wo.turn_id, error=origin_of(error))
         return NO_REPLY

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.similarity.vectors import unit_vector
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import failed_alone
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig, shown_address
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.gateway.embeddings.factory import open_embeddings
@@ -92,7 +92,7 @@ async def _provider(config: RuntimeConfig, probe: bool) -> Finding:
     except ConfigError as error:
         return Finding("embeddings", "fail", error.expected)
     except BaseException as error:
-        if not is_own_failure(error):
+        if not await failed_alone(error):
             raise
         detail = str(error) if isinstance(error, KitchenerError) else origin_of(error)
         return Finding("embeddings", "fail", f"{', '.join(facts)}: {detail}")

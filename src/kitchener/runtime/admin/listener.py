@@ -5,12 +5,14 @@ was read completely runs to its end, even if its client is gone. Explained in `d
 """
 
 import errno
+from functools import partial
 from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup, TaskStatus
 
+from kitchener.cancellation import start_apart
 from kitchener.config import AdminConfig
 from kitchener.errors import AdminUnanswered, AdminUnavailable, KitchenerError
 from kitchener.logs import get_logger
@@ -93,7 +95,8 @@ class AdminListener:
                 await anyio.sleep(_PAUSE_S)
             else:
                 self._connections += 1
-                tasks.start_soon(self._serve, stream, self._connections <= _MAX_CONNECTIONS)
+                serve = partial(self._serve, stream, self._connections <= _MAX_CONNECTIONS)
+                start_apart(tasks, serve, "administration connection")
 
     async def _serve(self, stream: SocketStream, has_room: bool) -> None:
         """Handles or refuses one connection. Raises nothing, so that no client can end the runtime."""

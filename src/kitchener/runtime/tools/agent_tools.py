@@ -4,7 +4,8 @@ The runtime binds these tools to its supervisors. Explained in `docs/tools.md`.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import anyio
@@ -75,17 +76,18 @@ class AgentTool(Tool[..., object]):
             return await supervisor.start_session(subject_id=context.subject_id, external_id=name)
 
 
-async def _told(updates: AsyncIterator[TurnUpdate], context: ToolContext) -> TurnResult:
+async def _told(updates: AsyncGenerator[TurnUpdate, None], context: ToolContext) -> TurnResult:
     """The result of a turn. Reports the turn's tools and their progress to the listener of the calling turn."""
     result = None
-    async for update in updates:
-        if isinstance(update, ToolStarted):
-            await context.progress(message=update.tool_id)
-        elif isinstance(update, ToolProgress):
-            said = update.tool_id if update.message is None else f"{update.tool_id}: {update.message}"
-            await context.progress(update.value, update.total, said)
-        elif isinstance(update, TurnCompleted):
-            result = update.result
+    async with aclosing(updates):
+        async for update in updates:
+            if isinstance(update, ToolStarted):
+                await context.progress(message=update.tool_id)
+            elif isinstance(update, ToolProgress):
+                said = update.tool_id if update.message is None else f"{update.tool_id}: {update.message}"
+                await context.progress(update.value, update.total, said)
+            elif isinstance(update, TurnCompleted):
+                result = update.result
     if result is None:
         raise RuntimeClosed("the asked agent's turn ended without a result, because the runtime is closing")
     return result

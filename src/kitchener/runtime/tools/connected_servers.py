@@ -15,6 +15,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.cancellation import start_apart
 from kitchener.config import (
     HO2Config,
     McpServerConfig,
@@ -151,7 +152,7 @@ async def open_servers(settings: Mapping[str, McpServerConfig], tasks: TaskGroup
     await anyio.to_thread.run_sync(library_of_protocol)
     servers = {label: McpServer(label, each, secrets_of(label, each)) for label, each in settings.items()}
     for label, server in servers.items():
-        tasks.start_soon(server.run, name=f"MCP server {label}")
+        start_apart(tasks, server.run, f"MCP server {label}")
     return McpServers(servers)
 
 
