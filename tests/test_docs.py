@@ -124,6 +124,14 @@ def test_the_links_of_a_page_lead_to_files_and_headings_that_are_there(page: Pat
     assert lost == []
 
 
+def test_the_readme_lists_every_page() -> None:
+    """In the tables at its end, each page once."""
+    listed = re.findall(
+        r"\]\((docs/[\w-]+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8").partition("## Documentation")[2]
+    )
+    assert sorted(listed) == [relative(page) for page in PAGES if page.parent == ROOT / "docs"]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_table_of_a_page_has_a_head(page: Path) -> None:
     """An empty line cuts a table in two, and the second half is shown as lines of text."""
