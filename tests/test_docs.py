@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,28 @@ def test_a_block_of_code_is_a_whole_program_that_runs(
     program = tmp_path / "program.py"
     program.write_text(code, encoding="utf-8")
     runpy.run_path(str(program), run_name="__main__")
+
+
+def shown_outputs() -> list[tuple[str, str]]:
+    """Each program of the tutorial, and the block of text after it, which is its output."""
+    blocks = re.findall(
+        r"^```(\w*)\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    return [(code, text) for (kind, code), (after, text) in pairwise(blocks) if (kind, after) == ("python", "text")]
+
+
+@pytest.mark.parametrize(("code", "output"), shown_outputs())
+def test_a_block_of_the_tutorial_prints_what_the_page_shows(
+    code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But for ids and numbers."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "tutorial.md", "exec"), {"__name__": "__main__"})
+    assert without_numbers(capsys.readouterr().out) == without_numbers(output)
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "0", re.sub(r"\b([A-Z]+)-[0-9a-f]{6,}", r"\1-0", text))
 
 
 def settings_lines() -> list[list[str]]:
