@@ -1,5 +1,7 @@
 """The documentation is true: its code runs, its links lead somewhere, and its table of entries is what is written."""
 
+import dataclasses
+import inspect
 import json
 import re
 import runpy
@@ -10,16 +12,18 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
 
-from kitchener import FilePart, HO2Supervisor, tool
+from kitchener import FilePart, HO2Supervisor, TurnResult, TurnUpdate, open_runtime, testing, tool
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
+from kitchener.records.entries.turns import TurnErrorKind
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import export_session, import_session
+from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, Uses, open_desk
 from tests.acceptance.approval.kit import model as asking
@@ -129,6 +133,36 @@ def test_the_four_names_of_the_first_page_are_explained_in_two_sentences_each() 
     assert explained.keys() == {"HO2Supervisor", "handle_turn", "HO2Config", "HO3Memory"}
     for name, sentences in explained.items():
         assert len(re.findall(r"[.!?](?=\s|$)", sentences)) <= 2, name
+
+
+# --- tables of names ----------------------------------------------------------------------------------------------------
+
+
+def table_names(page: str, head: str) -> list[str]:
+    """The names in backticks in the first column of the table with this head; of a call, the name of the function."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(f"\n| {head} |")[2]
+    cells = [row.split("|")[1] for row in text.partition("\n\n")[0].splitlines()[2:]]
+    return [name for cell in cells for name in re.findall(r"`(\w+)", cell)]
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "named"),
+    [
+        ("turn.md", "argument", [each for each in inspect.signature(HO2Supervisor.handle_turn).parameters if each != "self"]),
+        ("turn.md", "field of `TurnResult`", [each.name for each in dataclasses.fields(TurnResult)]),
+        ("turn.md", "`error.kind`", list(get_args(TurnErrorKind))),
+        ("turn.md", "update", [each.__name__ for each in get_args(TurnUpdate)]),
+        ("runtime.md", "argument", list(inspect.signature(open_runtime).parameters)),
+        ("runtime.md", "key of `runtime.statistics()`", list(RuntimeStatistics.__annotations__)),
+        (
+            "testing.md",
+            "name",
+            [each for each in testing.__all__ if each[0].islower() or each in ("ScriptedProvider", "FakeClock")],
+        ),
+    ],
+)
+def test_a_table_of_names_has_each_name_of_the_code_once(page: str, head: str, named: list[str]) -> None:
+    assert sorted(table_names(page, head)) == sorted(named)
 
 
 # --- links --------------------------------------------------------------------------------------------------------------
