@@ -7,7 +7,7 @@ import re
 import runpy
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ import anyio
 import pytest
 
 from kitchener import FilePart, HO2Supervisor, TurnResult, TurnUpdate, open_runtime, testing, tool
+from kitchener.config.settings import Settings
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
 from kitchener.records.entries.turns import TurnErrorKind
@@ -163,6 +164,43 @@ def table_names(page: str, head: str) -> list[str]:
 )
 def test_a_table_of_names_has_each_name_of_the_code_once(page: str, head: str, named: list[str]) -> None:
     assert sorted(table_names(page, head)) == sorted(named)
+
+
+# --- defaults -----------------------------------------------------------------------------------------------------------
+
+
+def defaults() -> dict[str, set[object]]:
+    """The defaults of each setting, of all tables that have one of this name."""
+    found: dict[str, set[object]] = {}
+    models = list(Settings.__subclasses__())
+    for model in models:
+        models += model.__subclasses__()
+        for name, field in model.model_fields.items():
+            if not field.is_required() and isinstance(field.default, Hashable):
+                found.setdefault(name, set()).add(field.default)
+    return found
+
+
+def named_defaults(text: str) -> Iterator[tuple[str, object]]:
+    """Each setting with the default that a page names: `setting` (5 s), or in a table with a column for it."""
+    for name, number, unit in re.findall(r"`(?:\[\w+\] )?(\w+)` \((\d[\d,.]*)(?: ([MG])iB)?", text):
+        yield name, float(number.replace(",", "")) * {"": 1, "M": 2**20, "G": 2**30}[unit]
+    for table in re.findall(r"^\| setting \|.*\n(?:\|.*\n)+", text, re.MULTILINE):
+        head, _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines())
+        for row in rows if "default" in head else ():
+            names, default = re.findall(r"`(\w+)`", row[0]), row[head.index("default")]
+            if re.fullmatch(r"[\d,.]+", default):
+                yield names[0], float(default.replace(",", ""))
+            elif quoted := re.fullmatch(r'`"?(\w+)"?`', default):
+                yield names[0], quoted[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_a_default_that_a_page_names_is_that_of_the_setting(page: Path) -> None:
+    known = defaults()
+    named = [each for each in named_defaults(page.read_text(encoding="utf-8")) if each[0] in known]
+    assert page.name != "turn.md" or len(named) > 8
+    assert [each for each in named if each[1] not in known[each[0]]] == []
 
 
 # --- links --------------------------------------------------------------------------------------------------------------
