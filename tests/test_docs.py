@@ -18,6 +18,7 @@ import anyio
 import pytest
 
 from kitchener import FilePart, HO2Supervisor, TurnResult, TurnUpdate, open_runtime, testing, tool
+from kitchener.actors.tools.registry import DeclaredLimits
 from kitchener.config.settings import Settings
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
@@ -146,6 +147,9 @@ def table_names(page: str, head: str) -> list[str]:
     return [name for cell in cells for name in re.findall(r"`(\w+)", cell)]
 
 
+DECLARED = [each.name for each in inspect.signature(tool).parameters.values() if each.kind is each.KEYWORD_ONLY]
+
+
 @pytest.mark.parametrize(
     ("page", "head", "named"),
     [
@@ -153,6 +157,7 @@ def table_names(page: str, head: str) -> list[str]:
         ("turn.md", "field of `TurnResult`", [each.name for each in dataclasses.fields(TurnResult)]),
         ("turn.md", "`error.kind`", list(get_args(TurnErrorKind))),
         ("turn.md", "update", [each.__name__ for each in get_args(TurnUpdate)]),
+        ("tools.md", "`@tool(…)`", [*DECLARED, *DeclaredLimits.__annotations__]),
         ("runtime.md", "argument", list(inspect.signature(open_runtime).parameters)),
         ("runtime.md", "key of `runtime.statistics()`", list(RuntimeStatistics.__annotations__)),
         (
