@@ -157,6 +157,11 @@ DECLARED = [each.name for each in inspect.signature(tool).parameters.values() if
         ("turn.md", "field of `TurnResult`", [each.name for each in dataclasses.fields(TurnResult)]),
         ("turn.md", "`error.kind`", list(get_args(TurnErrorKind))),
         ("turn.md", "update", [each.__name__ for each in get_args(TurnUpdate)]),
+        (
+            "approval.md",
+            "argument of `approve`",
+            [each for each in inspect.signature(HO2Supervisor.approve).parameters if each != "self"],
+        ),
         ("tools.md", "`@tool(…)`", [*DECLARED, *DeclaredLimits.__annotations__]),
         ("runtime.md", "argument", list(inspect.signature(open_runtime).parameters)),
         ("runtime.md", "key of `runtime.statistics()`", list(RuntimeStatistics.__annotations__)),
