@@ -19,6 +19,7 @@ import pytest
 
 from kitchener import FilePart, HO2Supervisor, TurnResult, TurnUpdate, open_runtime, testing, tool
 from kitchener.actors.tools.registry import DeclaredLimits
+from kitchener.config import ProviderConfig
 from kitchener.config.settings import Settings
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
@@ -162,6 +163,7 @@ DECLARED = [each.name for each in inspect.signature(tool).parameters.values() if
             "argument of `approve`",
             [each for each in inspect.signature(HO2Supervisor.approve).parameters if each != "self"],
         ),
+        ("gateway.md", "setting of `[router.providers.<id>]`", list(ProviderConfig.model_fields)),
         ("tools.md", "`@tool(…)`", [*DECLARED, *DeclaredLimits.__annotations__]),
         ("runtime.md", "argument", list(inspect.signature(open_runtime).parameters)),
         ("runtime.md", "key of `runtime.statistics()`", list(RuntimeStatistics.__annotations__)),
@@ -195,7 +197,7 @@ def named_defaults(text: str) -> Iterator[tuple[str, object]]:
     """Each setting with the default that a page names: `setting` (5 s), or in a table with a column for it."""
     for name, number, unit in re.findall(r"`(?:\[\w+\] )?(\w+)` \((\d[\d,.]*)(?: ([MG])iB)?", text):
         yield name, float(number.replace(",", "")) * {"": 1, "M": 2**20, "G": 2**30}[unit]
-    for table in re.findall(r"^\| setting \|.*\n(?:\|.*\n)+", text, re.MULTILINE):
+    for table in re.findall(r"^\| setting[^|]* \|.*\n(?:\|.*\n)+", text, re.MULTILINE):
         head, _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines())
         for row in rows if "default" in head else ():
             names, default = re.findall(r"`(\w+)`", row[0]), row[head.index("default")]
