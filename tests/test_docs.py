@@ -19,7 +19,7 @@ import pytest
 
 from kitchener import FilePart, HO2Supervisor, TurnResult, TurnUpdate, open_runtime, testing, tool
 from kitchener.actors.tools.registry import DeclaredLimits
-from kitchener.config import ProviderConfig
+from kitchener.config import ProviderConfig, ServeClientConfig, ServeConfig
 from kitchener.config.settings import Settings
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
@@ -164,6 +164,8 @@ DECLARED = [each.name for each in inspect.signature(tool).parameters.values() if
             [each for each in inspect.signature(HO2Supervisor.approve).parameters if each != "self"],
         ),
         ("gateway.md", "setting of `[router.providers.<id>]`", list(ProviderConfig.model_fields)),
+        ("server.md", "setting of `[serve]`", list(ServeConfig.model_fields)),
+        ("server.md", "setting of `[serve.clients.<name>]`", list(ServeClientConfig.model_fields)),
         ("tools.md", "`@tool(…)`", [*DECLARED, *DeclaredLimits.__annotations__]),
         ("runtime.md", "argument", list(inspect.signature(open_runtime).parameters)),
         ("runtime.md", "key of `runtime.statistics()`", list(RuntimeStatistics.__annotations__)),
