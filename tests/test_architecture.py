@@ -288,10 +288,12 @@ def test_a_name_that_has_moved_still_works_and_tells_its_new_place() -> None:
         assert name in getattr(importlib.import_module(package), "__all__", vars(errors))
 
 
+MODULES_OF_TOP = {path.stem for path in (ROOT / "src" / "kitchener").iterdir()}
+
+
 def test_no_file_of_the_repository_imports_a_name_from_where_it_was() -> None:
     """The warning is not an error in the tests of other programs; here it would be, if a file did."""
     top = set(kitchener.__all__) | {"__version__"}
-    modules_of_top = {path.stem for path in (ROOT / "src" / "kitchener").iterdir()}
     found = []
     for path in repository_files():
         if path.suffix not in (".py", ".md") or path.name == "CHANGELOG.md":
@@ -299,7 +301,31 @@ def test_no_file_of_the_repository_imports_a_name_from_where_it_was() -> None:
         text = path.read_text(encoding="utf-8")
         for names in re.findall(r"^\s*from kitchener import (?:\(([^)]*)\)|([^\n(]+))$", text, re.MULTILINE):
             listed = {each.split(" as ")[0].split("#")[0].strip() for each in "".join(names).split(",")} - {""}
-            found += [f"{relative(path)}: {each}" for each in sorted(listed - top - modules_of_top)]
+            found += [f"{relative(path)}: {each}" for each in sorted(listed - top - MODULES_OF_TOP)]
+    assert found == []
+
+
+INTERNAL_PAGES = {"docs/actors.md", "docs/attention.md"}
+"""They explain the inside of a package."""
+
+
+def test_pages_and_examples_import_only_public_names() -> None:
+    """Public is what `kitchener` or one of its packages exports; modules of the top level have no other place."""
+    found = []
+    for path in repository_files():
+        name = relative(path)
+        if (
+            not name.startswith(("README.md", "docs/", "examples/"))
+            or path.suffix not in (".py", ".md")
+            or name in INTERNAL_PAGES
+        ):
+            continue
+        text = path.read_text(encoding="utf-8")
+        for module, names in re.findall(r"^\s*from (kitchener[\w.]*) import ([^\n(]+|\([^)]*\))", text, re.MULTILINE):
+            public = getattr(importlib.import_module(module), "__all__", None)
+            listed = {each.strip().partition(" ")[0] for each in names.strip("()").split(",")} - {""}
+            if module.count(".") > 1 or (public is not None and not listed <= {*public, *MODULES_OF_TOP}):
+                found.append(f"{name}: {module}: {sorted(listed)}")
     assert found == []
 
 

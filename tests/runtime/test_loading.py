@@ -476,6 +476,13 @@ def test_a_root_that_is_no_path_is_refused(
         settings_of(config, root)
 
 
+def test_settings_that_are_loaded_already_are_not_loaded_again() -> None:
+    """Regression: the error expected the path of a file, or what it had got."""
+    settings: Any = RuntimeConfig()
+    with pytest.raises(ConfigError, match="argument path: is a `RuntimeConfig`, which is loaded already"):
+        load_config(settings)
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

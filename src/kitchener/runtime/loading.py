@@ -121,6 +121,10 @@ def load_config(
     Raises:
         ConfigError: names the file, variable or argument, the key, the value and what was expected
     """
+    if isinstance(path, RuntimeConfig):  # from code without types
+        raise ConfigError(
+            "argument path", "", "", "is a `RuntimeConfig`, which is loaded already; pass the path of a settings file"
+        )
     if path is not None and not isinstance(path, str | os.PathLike):
         found = type(path).__name__
         raise ConfigError("argument config", "", "", f"is {found}: expected the path of a settings file, or a `RuntimeConfig`")

@@ -281,6 +281,19 @@ def test_check_warns_of_a_route_that_no_work_order_takes(cli: Cli) -> None:
     assert "warning: router.domain_tag_routes.tool: " in cli("config", "check").out
 
 
+@pytest.mark.parametrize(
+    ("calls", "warnings"),
+    [("allow", []), ("refuse", ['with `utility_calls = "refuse"`, the server makes no such calls'])],
+)
+def test_check_knows_the_route_of_titles_and_summaries(cli: Cli, calls: str, warnings: list[str]) -> None:
+    """Regression: it warned of the route that docs/server.md names, because no work order makes these calls."""
+    route = '[router.domain_tag_routes.utility]\nprovider_id = "offline"\n'
+    Path("kitchener.toml").write_text(f'{route}[serve]\nutility_calls = "{calls}"\n', encoding="utf-8")
+    outcome = cli("config", "check", "--json")
+    assert outcome.code == 0
+    assert [each["problem"] for each in outcome.json["warnings"]] == warnings
+
+
 def test_a_classification_route_that_no_model_takes_is_a_warning(cli: Cli) -> None:
     """Beside `rules` and `off`; a class that inherits the choice for others of its kind is not blamed for it."""
     route = '[router.domain_tag_routes.classification]\nprovider_id = "offline"\n'
