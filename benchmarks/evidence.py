@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -244,13 +244,27 @@ async def measure_running(
 # ---- the ranking alone
 
 
+class Given(NamedTuple):
+    """A ranking of which the order is known."""
+
+    order: Sequence[int]
+    admits_all: bool = False
+
+    def rank(self, message: str, items: Sequence[Item]) -> Sequence[int]:
+        """The order, whatever the message."""
+        return self.order
+
+    def grade(self, message: str, items: Sequence[Item]) -> Sequence[tuple[int, float]]:
+        """Nothing: no chat messages are shown."""
+        return ()
+
+
 class Shown:
     """What a projection shows if each message is an item of its own, in an order that is given."""
 
     def __init__(self, said: Sequence[Said], budgets: Sequence[int]) -> None:
         rulesets = {budget: Ruleset(context_budget=budget, token_estimator="chars/4") for budget in budgets}
-        self._order: Sequence[int] = ()
-        self._projectors = {budget: Projector(each, rank=self._rank) for budget, each in rulesets.items()}
+        self._projectors = {budget: Projector(each) for budget, each in rulesets.items()}
         estimate = estimator("chars/4")
         self._state = ContextState(estimate, SESSION)
         declared = make_event("INTENT_DECLARED", "INT-1", MOMENT, {"objective": "This conversation"}, Ref("HO2M", "E-0", ""))
@@ -262,14 +276,10 @@ class Shown:
 
     def visible(self, question: str, order: Sequence[int], budget: int) -> set[int]:
         """The positions that are visible when messages are admitted in this order."""
-        self._order = order
         projector = self._projectors[budget]
         resolution = resolve_active(self._state, projector.ruleset)
-        projection = projector.project(self._state, resolution, message=question, recalled=self._items)
+        projection = projector.project(self._state, resolution, message=question, ranking=Given(order), recalled=self._items)
         return {int(each.item.entity_id) for each in projection.placed if each.form == "FULL"}
-
-    def _rank(self, message: str, items: Sequence[Item]) -> Sequence[int]:
-        return self._order
 
 
 Rank = Callable[[str, int], Sequence[int]]

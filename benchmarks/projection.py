@@ -9,7 +9,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kitchener.canonical import canonical_bytes
 from kitchener.context import (
@@ -75,9 +75,18 @@ def turn_events(journal: Journal, n: int) -> Iterable[SourceEvent]:
     yield journal.event("TURN_COMPLETED", turn, answer)
 
 
-def given_rank(message: str, items: Sequence[Item]) -> Iterable[int]:
+class Given(NamedTuple):
     """A ranking that costs nothing and names everything: what is measured is the projection."""
-    return range(len(items))
+
+    admits_all: bool = False
+
+    def rank(self, message: str, items: Sequence[Item]) -> Iterable[int]:
+        """All places."""
+        return range(len(items))
+
+    def grade(self, message: str, items: Sequence[Item]) -> Iterable[tuple[int, float]]:
+        """None: no chat messages are shown."""
+        return ()
 
 
 def timed(action: Callable[[], Any]) -> dict[str, float]:
@@ -107,12 +116,12 @@ def measure(turns: int) -> dict[str, Any]:
     rules = ("Answer in the language of the question.", "Never show a password.")
     results: dict[str, Any] = {"turns": turns, "apply_us": round(apply_us, 2)}
     message = "is the cache of the package server slow"
-    for admission, rank in (("newest_first", None), ("lexical", given_rank)):
+    for admission, ranking in (("newest_first", None), ("lexical", Given())):
         ruleset = Ruleset(admission=admission, standing_rules=rules)  # type: ignore[arg-type]  # a literal, through a loop
-        projector = Projector(ruleset, rank=rank)
+        projector = Projector(ruleset)
 
-        def project(projector: Projector = projector, ruleset: Ruleset = ruleset) -> Any:
-            return projector.project(state, resolve_active(state, ruleset), message=message)
+        def project(projector: Projector = projector, ruleset: Ruleset = ruleset, ranking: Given | None = ranking) -> Any:
+            return projector.project(state, resolve_active(state, ruleset), message=message, ranking=ranking)
 
         results[f"project_{admission}"] = timed(project)
     newest = Projector(Ruleset(admission="newest_first", standing_rules=rules))

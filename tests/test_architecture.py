@@ -21,6 +21,7 @@ import pytest
 
 import kitchener
 from kitchener import errors
+from kitchener.actors.policy_identity import POLICY_MODULES
 from kitchener.telemetry import names as span_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -167,6 +168,8 @@ class Parsed:
     """Each class, function and attribute with a docstring: the name of its class, its own name and the docstring."""
     names: set[str] = field(default_factory=set)
     """The names in the code."""
+    unmarked_cuts: list[str] = field(default_factory=list)
+    """The lines that quote the beginning of a value, without a sign that it was cut."""
 
 
 @cache
@@ -190,6 +193,12 @@ def parsed(path: Path) -> Parsed:
                 found.functions[f"{node.lineno} {node.name}"] = (node.end_lineno or 0) - node.lineno + 1
             case ast.Assign(targets=[ast.Name(id=name)]) if name.lstrip("_")[:1].isupper() and not name.isupper():
                 found.types.append(name.lstrip("_"))
+            case (
+                ast.FormattedValue(conversion=114, value=ast.Subscript(slice=ast.Slice()))
+                | ast.FormattedValue(conversion=114, format_spec=ast.JoinedStr(values=[ast.Constant(), *_]))
+                | ast.Call(func=ast.Name(id="repr"), args=[ast.Subscript(slice=ast.Slice())])
+            ):
+                found.unmarked_cuts.append(f"{node.lineno}: {ast.unparse(node)}")
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.described.append(("", node.name, ast.get_docstring(node) or ""))
         if isinstance(node, ast.ClassDef):
@@ -279,10 +288,12 @@ def test_a_name_that_has_moved_still_works_and_tells_its_new_place() -> None:
         assert name in getattr(importlib.import_module(package), "__all__", vars(errors))
 
 
+MODULES_OF_TOP = {path.stem for path in (ROOT / "src" / "kitchener").iterdir()}
+
+
 def test_no_file_of_the_repository_imports_a_name_from_where_it_was() -> None:
     """The warning is not an error in the tests of other programs; here it would be, if a file did."""
     top = set(kitchener.__all__) | {"__version__"}
-    modules_of_top = {path.stem for path in (ROOT / "src" / "kitchener").iterdir()}
     found = []
     for path in repository_files():
         if path.suffix not in (".py", ".md") or path.name == "CHANGELOG.md":
@@ -290,7 +301,31 @@ def test_no_file_of_the_repository_imports_a_name_from_where_it_was() -> None:
         text = path.read_text(encoding="utf-8")
         for names in re.findall(r"^\s*from kitchener import (?:\(([^)]*)\)|([^\n(]+))$", text, re.MULTILINE):
             listed = {each.split(" as ")[0].split("#")[0].strip() for each in "".join(names).split(",")} - {""}
-            found += [f"{relative(path)}: {each}" for each in sorted(listed - top - modules_of_top)]
+            found += [f"{relative(path)}: {each}" for each in sorted(listed - top - MODULES_OF_TOP)]
+    assert found == []
+
+
+INTERNAL_PAGES = {"docs/actors.md", "docs/attention.md"}
+"""They explain the inside of a package."""
+
+
+def test_pages_and_examples_import_only_public_names() -> None:
+    """Public is what `kitchener` or one of its packages exports; modules of the top level have no other place."""
+    found = []
+    for path in repository_files():
+        name = relative(path)
+        if (
+            not name.startswith(("README.md", "docs/", "examples/"))
+            or path.suffix not in (".py", ".md")
+            or name in INTERNAL_PAGES
+        ):
+            continue
+        text = path.read_text(encoding="utf-8")
+        for module, names in re.findall(r"^\s*from (kitchener[\w.]*) import ([^\n(]+|\([^)]*\))", text, re.MULTILINE):
+            public = getattr(importlib.import_module(module), "__all__", None)
+            listed = {each.strip().partition(" ")[0] for each in names.strip("()").split(",")} - {""}
+            if module.count(".") > 1 or (public is not None and not listed <= {*public, *MODULES_OF_TOP}):
+                found.append(f"{name}: {module}: {sorted(listed)}")
     assert found == []
 
 
@@ -326,6 +361,13 @@ def test_source_files_stay_short_enough_to_read_in_one_go() -> None:
 def test_functions_fit_on_a_screen() -> None:
     lengths = {f"{relative(path)}:{function}": lines for path in SOURCES for function, lines in parsed(path).functions.items()}
     assert {where: length for where, length in lengths.items() if length >= MAX_FUNCTION_LINES} == {}
+
+
+def test_a_quoted_value_that_was_cut_says_so() -> None:
+    """`quoted` ends it with `…`. The modules of the policy keep their texts, because their hash is on record."""
+    policy = {ROOT / "src" / f"{name.replace('.', '/')}.py" for name in POLICY_MODULES}
+    found = [f"{relative(path)}:{each}" for path in SOURCES if path not in policy for each in parsed(path).unmarked_cuts]
+    assert found == []
 
 
 WITHOUT_MEANING = "a an the of to in on for with by from its this that it is are and or as one each return"
@@ -466,7 +508,7 @@ SAME_FUNCTION_NAMES = {
 
 def test_functions_of_one_name_are_listed_with_what_they_have_in_common() -> None:
     """Those of `cli` are commands, and have the names that their groups give them."""
-    places = Counter(name for path in SOURCES if "cli" not in path.parts for name in parsed(path).of_module)
+    places = Counter(name for path in SOURCES if "cli" not in path.relative_to(ROOT).parts for name in parsed(path).of_module)
     assert {name for name, found in places.items() if found > 1} == set(SAME_FUNCTION_NAMES)
 
 

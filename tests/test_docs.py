@@ -1,24 +1,32 @@
 """The documentation is true: its code runs, its links lead somewhere, and its table of entries is what is written."""
 
+import dataclasses
+import inspect
 import json
 import re
 import runpy
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
 
-from kitchener import FilePart, HO2Supervisor, tool
+from kitchener import FilePart, HO2Supervisor, TurnResult, TurnUpdate, open_runtime, testing, tool
+from kitchener.actors.tools.registry import DeclaredLimits
+from kitchener.config import ProviderConfig, ServeClientConfig, ServeConfig
+from kitchener.config.settings import Settings
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
+from kitchener.records.entries.turns import TurnErrorKind
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import export_session, import_session
+from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, Uses, open_desk
 from tests.acceptance.approval.kit import model as asking
@@ -73,6 +81,28 @@ def test_a_block_of_code_is_a_whole_program_that_runs(
     runpy.run_path(str(program), run_name="__main__")
 
 
+def shown_outputs() -> list[tuple[str, str]]:
+    """Each program of the tutorial, and the block of text after it, which is its output."""
+    blocks = re.findall(
+        r"^```(\w*)\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    return [(code, text) for (kind, code), (after, text) in pairwise(blocks) if (kind, after) == ("python", "text")]
+
+
+@pytest.mark.parametrize(("code", "output"), shown_outputs())
+def test_a_block_of_the_tutorial_prints_what_the_page_shows(
+    code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But for ids and numbers."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "tutorial.md", "exec"), {"__name__": "__main__"})
+    assert without_numbers(capsys.readouterr().out) == without_numbers(output)
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "0", re.sub(r"\b([A-Z]+)-[0-9a-f]{6,}", r"\1-0", text))
+
+
 def settings_lines() -> list[list[str]]:
     """The commands in the README that write the settings of a model, without what the shell does with them."""
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
@@ -108,6 +138,85 @@ def test_the_four_names_of_the_first_page_are_explained_in_two_sentences_each() 
         assert len(re.findall(r"[.!?](?=\s|$)", sentences)) <= 2, name
 
 
+# --- tables of names ----------------------------------------------------------------------------------------------------
+
+
+def table_names(page: str, head: str) -> list[str]:
+    """The names in backticks in the first column of the table with this head; of a call, the name of the function."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(f"\n| {head} |")[2]
+    cells = [row.split("|")[1] for row in text.partition("\n\n")[0].splitlines()[2:]]
+    return [name for cell in cells for name in re.findall(r"`(\w+)", cell)]
+
+
+DECLARED = [each.name for each in inspect.signature(tool).parameters.values() if each.kind is each.KEYWORD_ONLY]
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "named"),
+    [
+        ("turn.md", "argument", [each for each in inspect.signature(HO2Supervisor.handle_turn).parameters if each != "self"]),
+        ("turn.md", "field of `TurnResult`", [each.name for each in dataclasses.fields(TurnResult)]),
+        ("turn.md", "`error.kind`", list(get_args(TurnErrorKind))),
+        ("turn.md", "update", [each.__name__ for each in get_args(TurnUpdate)]),
+        (
+            "approval.md",
+            "argument of `approve`",
+            [each for each in inspect.signature(HO2Supervisor.approve).parameters if each != "self"],
+        ),
+        ("gateway.md", "setting of `[router.providers.<id>]`", list(ProviderConfig.model_fields)),
+        ("server.md", "setting of `[serve]`", list(ServeConfig.model_fields)),
+        ("server.md", "setting of `[serve.clients.<name>]`", list(ServeClientConfig.model_fields)),
+        ("tools.md", "`@tool(…)`", [*DECLARED, *DeclaredLimits.__annotations__]),
+        ("runtime.md", "argument", list(inspect.signature(open_runtime).parameters)),
+        ("runtime.md", "key of `runtime.statistics()`", list(RuntimeStatistics.__annotations__)),
+        (
+            "testing.md",
+            "name",
+            [each for each in testing.__all__ if each[0].islower() or each in ("ScriptedProvider", "FakeClock")],
+        ),
+    ],
+)
+def test_a_table_of_names_has_each_name_of_the_code_once(page: str, head: str, named: list[str]) -> None:
+    assert sorted(table_names(page, head)) == sorted(named)
+
+
+# --- defaults -----------------------------------------------------------------------------------------------------------
+
+
+def defaults() -> dict[str, set[object]]:
+    """The defaults of each setting, of all tables that have one of this name."""
+    found: dict[str, set[object]] = {}
+    models = list(Settings.__subclasses__())
+    for model in models:
+        models += model.__subclasses__()
+        for name, field in model.model_fields.items():
+            if not field.is_required() and isinstance(field.default, Hashable):
+                found.setdefault(name, set()).add(field.default)
+    return found
+
+
+def named_defaults(text: str) -> Iterator[tuple[str, object]]:
+    """Each setting with the default that a page names: `setting` (5 s), or in a table with a column for it."""
+    for name, number, unit in re.findall(r"`(?:\[\w+\] )?(\w+)` \((\d[\d,.]*)(?: ([MG])iB)?", text):
+        yield name, float(number.replace(",", "")) * {"": 1, "M": 2**20, "G": 2**30}[unit]
+    for table in re.findall(r"^\| setting[^|]* \|.*\n(?:\|.*\n)+", text, re.MULTILINE):
+        head, _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines())
+        for row in rows if "default" in head else ():
+            names, default = re.findall(r"`(\w+)`", row[0]), row[head.index("default")]
+            if re.fullmatch(r"[\d,.]+", default):
+                yield names[0], float(default.replace(",", ""))
+            elif quoted := re.fullmatch(r'`"?(\w+)"?`', default):
+                yield names[0], quoted[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_a_default_that_a_page_names_is_that_of_the_setting(page: Path) -> None:
+    known = defaults()
+    named = [each for each in named_defaults(page.read_text(encoding="utf-8")) if each[0] in known]
+    assert page.name != "turn.md" or len(named) > 8
+    assert [each for each in named if each[1] not in known[each[0]]] == []
+
+
 # --- links --------------------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +231,14 @@ def test_the_links_of_a_page_lead_to_files_and_headings_that_are_there(page: Pat
         if not file.exists() or (anchor and anchor not in anchors(file)):
             lost.append(target)
     assert lost == []
+
+
+def test_the_readme_lists_every_page() -> None:
+    """In the tables at its end, each page once."""
+    listed = re.findall(
+        r"\]\((docs/[\w-]+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8").partition("## Documentation")[2]
+    )
+    assert sorted(listed) == [relative(page) for page in PAGES if page.parent == ROOT / "docs"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from kitchener import tool
-from kitchener.actors.tools.registry import Tool
+from kitchener.actors import Tool
 
 MAX_FILE_BYTES = 20_000
 

@@ -15,8 +15,7 @@ from pydantic import Field
 
 from kitchener import HO2Config, HO2Supervisor, Runtime, RuntimeConfig, open_runtime, tool
 from kitchener.config import GateThresholds, HO3MemoryConfig, RouterConfig
-from kitchener.gateway import PromptRequest, PromptResponse
-from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.gateway import OfflineProvider, PromptRequest, PromptResponse
 
 EVENINGS = (
     ("what does the garden calendar say about tomatoes?", "how often do tomatoes need water on a balcony?"),

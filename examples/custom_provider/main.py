@@ -11,8 +11,7 @@ import anyio
 
 from kitchener import HO2Config, RuntimeConfig, open_runtime
 from kitchener.config import RouterConfig
-from kitchener.gateway import PromptRequest, PromptResponse, Usage
-from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.gateway import OfflineProvider, PromptRequest, PromptResponse, Usage
 
 
 class ShoutingProvider:

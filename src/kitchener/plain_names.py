@@ -57,9 +57,14 @@ def cut_to(text: str, most: int) -> str:
 
 
 def quoted(value: object, chars: int = 80) -> str:
-    """Returns the shortened `repr` of a caller's value, for an error. Never raises."""
+    """Returns the `repr` of a caller's value, for an error; one that was cut ends with `…`. Never raises.
+
+    Args:
+        value: anything that a caller gave
+        chars: most characters of the result
+    """
     try:
-        return f"{value!r:.{chars}}"
+        return cut_to(repr(value), chars)
     except (ValueError, RecursionError):  # a number of more than 4,300 digits, or deeply nested lists
         return f"a value of type {type(value).__name__!r}"
 

@@ -56,6 +56,15 @@ def test_the_table_of_commands_lists_every_command_and_no_other() -> None:
     assert listed == known
 
 
+def test_the_page_of_settings_lists_every_table_and_every_group(cli: Cli) -> None:
+    shown, page = cli("config", "schema").out, (DOCS / "configuration.md").read_text(encoding="utf-8")
+    tables = {each.partition(".")[0] for each in re.findall(r"^\[([^\]]+)\]$", shown, re.MULTILINE)}
+    groups = set(re.findall(r"^# ([^:]+):", shown, re.MULTILINE))
+    assert tables == set(re.findall(r"^\| `\[(\w+)[\].]", page, re.MULTILINE))
+    listed = page.partition("| group of `[agents.<class>]` |")[2].partition("\n\n")[0]
+    assert groups == set(re.findall(r"^\| ([A-Z][\w -]+) \|", listed, re.MULTILINE))
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_line_runs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     """In one directory, from the top of the page to its end; ids stand for some that are there."""

@@ -189,3 +189,10 @@ def test_scripts_of_other_shells_name_every_command(cli: Cli, shell: str, words:
     assert (outcome.code, outcome.err) == (0, "")
     assert words in outcome.out
     assert all(command.split()[-1] in outcome.out for command in LEAVES)
+
+
+@pytest.mark.parametrize("words", [("session", "show"), (), ("config", "check")], ids=["an id", "a command", "too much"])
+def test_a_command_shows_that_a_long_word_was_cut(cli: Cli, words: tuple[str, ...]) -> None:
+    outcome = cli(*words, "z" * 100)
+    assert f"'{'z' * 78}…" in outcome.err
+    assert "z" * 79 not in outcome.err

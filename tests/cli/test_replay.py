@@ -126,11 +126,33 @@ def test_another_policy(recorded: Cli, tmp_path: Path) -> None:
     lines = outcome.out.splitlines()
     assert lines[0].endswith("turns would have been shown something else")
     assert "    + INV-1" in lines
-    assert lines[-1].startswith("1 sessions, ")
+    assert lines[-1].startswith("1 session: 1 changed, 0 unchanged; ")
     told = recorded("replay", "--all", "--with-config", other, "--json").json
     assert told["summary"]["sessions"] == len(told["sessions"]) == 3
     assert told["sessions"][0]["turns"][0]["came_in"] == ["INV-1"]
     assert recorded("replay", "--all").code == 0
+
+
+def test_with_another_policy_all_sessions_are_counted_and_those_that_change_are_printed(recorded: Cli, tmp_path: Path) -> None:
+    """As `diff -rq` and `pytest -q` do. One session that is named is told whether it changes or not; JSON has every session."""
+    other = tmp_path / "other.toml"
+    other.write_text(SETTINGS + 'standing_rules = ["Be kind."]\n', encoding="utf-8")  # of RESIDENT:bo alone
+    (theirs,), mine = sessions(recorded, "--agent", "RESIDENT:bo"), sessions(recorded)
+    outcome = recorded("replay", "--all", "--with-config", other)
+    assert (outcome.code, outcome.err) == (0, "")
+    first, *_, last = outcome.out.splitlines()
+    assert first == f"{theirs}  1 of 1 turns would have been shown something else"
+    assert not any(each in outcome.out for each in mine)
+    assert last.startswith("3 sessions: 1 changed, 2 unchanged; 1 of 4 turns differ: 1 item more, 0 fewer; ")
+    told = recorded("replay", "--all", "--with-config", other, "--json").json
+    assert {each["session_id"] for each in told["sessions"]} == {theirs, *mine}
+    counts = [told["summary"][f"sessions_{each}"] for each in ("changed", "unchanged", "not_comparable")]
+    assert counts == [1, 2, 0]
+    named = recorded("replay", mine[0], "--with-config", other).out.splitlines()
+    assert named[0].startswith(f"{mine[0]}  0 of ")
+    same = recorded("replay", "--all", "--with-config", "kitchener.toml")
+    assert same.out.startswith("3 sessions: 0 changed, 3 unchanged; 0 of 4 turns differ: ")
+    assert same.out.count("\n") == 1
 
 
 def test_another_policy_that_is_not_there(recorded: Cli, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """A session's ledger for tests of the Context Authority: entries in order, one second apart, folded on demand."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
@@ -88,7 +88,7 @@ class History:
 
     def project(self, ruleset: Ruleset = NEWEST, **more: Any) -> Projection:
         state = self.state()
-        return Projector(ruleset, rank=more.pop("rank", None)).project(state, resolve_active(state, ruleset), **more)
+        return Projector(ruleset).project(state, resolve_active(state, ruleset), **more)
 
 
 def shown(projection: Projection) -> list[str]:
@@ -103,11 +103,22 @@ def text_of(projection: Projection) -> Rendering:
     return render(projection, ESTIMATE)
 
 
-def word_rank(message: str, items: Sequence[Item]) -> list[int]:
-    """A ranking for tests: words in common, the newer first; items without any are left out."""
+def by_words(message: str, items: Sequence[Item]) -> list[int]:
+    """The order of words in common, the newer first; items without any are left out."""
     words = set(message.split())
     scored = [(len(words.intersection(item.text.split())), n) for n, item in enumerate(items)]
     return [n for score, n in sorted(scored, reverse=True) if score]
+
+
+class Ranked(NamedTuple):
+    """A ranking made of functions."""
+
+    rank: Callable[[str, Sequence[Item]], Iterable[int]]
+    grade: Callable[[str, Sequence[Item]], Iterable[tuple[int, float]]] = lambda message, items: ()
+    admits_all: bool = False
+
+
+WORD_RANK = Ranked(by_words)
 
 
 # --- histories that nobody would write ----------------------------------------------------------------------------------------

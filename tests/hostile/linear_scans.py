@@ -75,6 +75,7 @@ from kitchener.context.lexical.questions import asks
 from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn
 from kitchener.errors import KitchenerError
 from kitchener.gateway.providers.bodies import UnusableAnswer
+from kitchener.gateway.providers.library.vendors import unknown_vendor
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.routing import check_router
 from kitchener.gateway.rules import relation, tool_choice
@@ -551,6 +552,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("output as JSON", wire.shown_as_json),
         Scan("the beginning of a result", lambda text: fitting_start(text, len(text))),
         Scan("an agent class", _closest_class),
+        Scan("a vendor", lambda text: unknown_vendor(text, f"{text}:m", ("it",))),
         Scan("a key that does not exist", lambda text: meant_key(text, RouterConfig, RuntimeConfig)),
         Scan("a type of entries", _closest_type),
         Scan("a command that does not exist", _closest_command),

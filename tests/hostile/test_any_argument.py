@@ -4,6 +4,7 @@ Regression: a number of 5,000 digits or a list nested deep in place of an id was
 error's own text; numbers and lists as agent class, namespace, intent or subject were a `TypeError` or `AttributeError`.
 """
 
+import inspect
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kitchener import HO2Supervisor
 from kitchener.config import LedgerConfig
 from kitchener.errors import CallerError, TurnTimeout
 from kitchener.runtime import Runtime
@@ -35,6 +37,11 @@ async def read_through(updates: Any) -> None:
 
 async def at_once(call: Callable[[], object]) -> None:
     call()
+
+
+def waiting(session_id: str) -> str:
+    """The id of a call that could wait for a person."""
+    return f"WO-{session_id}-001.1"
 
 
 Call = Callable[[Runtime, str, str, Any], Awaitable[object]]
@@ -67,7 +74,7 @@ CALLS: Mapping[str, Call] = {
     "declare_intent session_id": lambda r, s, i, v: r.supervisor().declare_intent(v, "a goal"),
     "declare_intent objective": lambda r, s, i, v: r.supervisor().declare_intent(s, v),
     "declare_intent scope": lambda r, s, i, v: r.supervisor().declare_intent(s, "a goal", scope=v),
-    "declare_intent parent": lambda r, s, i, v: r.supervisor().declare_intent(s, "a goal", parent_intent_id=v),
+    "declare_intent parent_intent_id": lambda r, s, i, v: r.supervisor().declare_intent(s, "a goal", parent_intent_id=v),
     "declare_intent targets": lambda r, s, i, v: r.supervisor().declare_intent(s, "a goal", targets=v),
     "fork_intent session_id": lambda r, s, i, v: r.supervisor().fork_intent(v, i, ["a"]),
     "fork_intent intent_id": lambda r, s, i, v: r.supervisor().fork_intent(s, v, ["a"]),
@@ -84,8 +91,56 @@ CALLS: Mapping[str, Call] = {
     "ledgers agent_class": lambda r, s, i, v: at_once(lambda: r.ledgers(v)),
     "memory agent_class": lambda r, s, i, v: at_once(lambda: r.memory(v)),
     "erase_subject subject_id": lambda r, s, i, v: r.erase_subject(v),
+    "handle_turn acceptance": lambda r, s, i, v: r.supervisor().handle_turn("hi", acceptance=v),
+    "handle_turn parts": lambda r, s, i, v: r.supervisor().handle_turn("hi", parts=v),
+    "handle_turn speaker": lambda r, s, i, v: r.supervisor().handle_turn("hi", speaker=v),
+    "handle_turn output": lambda r, s, i, v: r.supervisor().handle_turn("hi", output=v),
+    "handle_turn tool_choice": lambda r, s, i, v: r.supervisor().handle_turn("hi", tool_choice=v),
+    "handle_turn client_tools": lambda r, s, i, v: r.supervisor().handle_turn("hi", client_tools=v),
+    "stream_turn acceptance": lambda r, s, i, v: read_through(r.supervisor().stream_turn("hi", acceptance=v)),
+    "stream_turn parts": lambda r, s, i, v: read_through(r.supervisor().stream_turn("hi", parts=v)),
+    "stream_turn speaker": lambda r, s, i, v: read_through(r.supervisor().stream_turn("hi", speaker=v)),
+    "stream_turn output": lambda r, s, i, v: read_through(r.supervisor().stream_turn("hi", output=v)),
+    "stream_turn tool_choice": lambda r, s, i, v: read_through(r.supervisor().stream_turn("hi", tool_choice=v)),
+    "stream_turn client_tools": lambda r, s, i, v: read_through(r.supervisor().stream_turn("hi", client_tools=v)),
+    "handle_turn listener": lambda r, s, i, v: r.supervisor().handle_turn("hi", listener=v),
+    "find_all_external external_id": lambda r, s, i, v: r.supervisor().find_all_external(v),
+    "find_all_external subject_id": lambda r, s, i, v: r.supervisor().find_all_external("x", subject_id=v),
+    "find_all_external limit": lambda r, s, i, v: r.supervisor().find_all_external("x", limit=v),
+    "approve approval_id": lambda r, s, i, v: r.supervisor().approve(v),
+    "approve arguments": lambda r, s, i, v: r.supervisor().approve(waiting(s), arguments=v),
+    "approve answer": lambda r, s, i, v: r.supervisor().approve(waiting(s), answer=v),
+    "approve scope": lambda r, s, i, v: r.supervisor().approve(waiting(s), scope=v),
+    "approve answered_by": lambda r, s, i, v: r.supervisor().approve(waiting(s), answered_by=v),
+    "approve message": lambda r, s, i, v: r.supervisor().approve(waiting(s), message=v),
+    "approve listener": lambda r, s, i, v: r.supervisor().approve(waiting(s), listener=v),
+    "deny approval_id": lambda r, s, i, v: r.supervisor().deny(v),
+    "deny reason": lambda r, s, i, v: r.supervisor().deny(waiting(s), reason=v),
+    "deny answered_by": lambda r, s, i, v: r.supervisor().deny(waiting(s), answered_by=v),
+    "deny listener": lambda r, s, i, v: r.supervisor().deny(waiting(s), listener=v),
+    "answer_client_calls outputs": lambda r, s, i, v: r.supervisor().answer_client_calls(v),
+    "answer_client_calls listener": lambda r, s, i, v: r.supervisor().answer_client_calls({waiting(s): "x"}, listener=v),
+    "close_intent session_id": lambda r, s, i, v: r.supervisor().close_intent(v, i, "done"),
+    "abandon_intent session_id": lambda r, s, i, v: r.supervisor().abandon_intent(v, i, "no"),
+    "reopen_intent session_id": lambda r, s, i, v: r.supervisor().reopen_intent(v, i, "yes"),
+    "resolve_conflict session_id": lambda r, s, i, v: r.supervisor().resolve_conflict(v, keep=i),
+    "sessions agent_class": lambda r, s, i, v: r.sessions(v),
+    "sessions subject_id": lambda r, s, i, v: r.sessions(subject_id=v),
+    "sessions limit": lambda r, s, i, v: r.sessions(limit=v),
+    "pending_approvals agent_class": lambda r, s, i, v: r.pending_approvals(v),
+    "pending_approvals session_id": lambda r, s, i, v: r.pending_approvals(session_id=v),
+    "pending_approvals subject_id": lambda r, s, i, v: r.pending_approvals(subject_id=v),
 }
-IDS: Final = [name for name in CALLS if name.endswith(("_id", "idempotency_key", "agent_class", "namespace", "keep", "parent"))]
+IDS: Final = [name for name in CALLS if name.endswith(("_id", "idempotency_key", "agent_class", "namespace", "keep"))]
+
+
+def test_every_argument_of_these_calls_is_among_them() -> None:
+    named: dict[str, set[str]] = {}
+    for call, argument in (each.split()[:2] for each in CALLS):
+        named.setdefault(call, set()).add(argument)
+    for call, arguments in named.items():
+        function = getattr(HO2Supervisor, call, None) or getattr(Runtime, call)
+        assert arguments == {*inspect.signature(function).parameters} - {"self"}, call
 
 
 def nested(levels: int) -> Any:

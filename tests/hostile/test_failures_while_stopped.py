@@ -19,7 +19,7 @@ import pytest
 
 from kitchener import tool
 from kitchener.config import EmbeddingsConfig, ProviderConfig, RouterConfig
-from kitchener.errors import RuntimeClosed, SubjectErased, TurnReplaced, TurnTimeout
+from kitchener.errors import SubjectErased, TurnReplaced, TurnShutDown, TurnTimeout
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.records.turn import TextDelta, ToolProgress, TurnResult, TurnUpdate, UpdateListener, WorkOrderPlanned
@@ -402,7 +402,7 @@ async def test_turns_whose_runtime_closes(tmp_path: Path, place: str, *, streame
     async with nothing_goes_wrong(), anyio.create_task_group() as tasks, attacked(tmp_path, place) as attack:
         tasks.start_soon(partial(attack.attack_all, streamed=streamed))
         await attack.foreign.wait_all_met()
-    assert attack.errors() == dict.fromkeys(attack.foreign.names, RuntimeClosed)
+    assert attack.errors() == dict.fromkeys(attack.foreign.names, TurnShutDown)
     async with attacked(tmp_path, place) as reopened:
         attack.runtime = reopened.runtime
         await attack.check("shutdown")

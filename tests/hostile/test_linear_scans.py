@@ -24,6 +24,7 @@ TAKES_MORE_THAN_IT_SEEMS = {
     "kitchener.cli.usage": ("difflib", "a command that does not exist"),
     "kitchener.config.settings": ("difflib", "a key that does not exist"),
     "kitchener.context.lexical.words": ("unicodedata", "words"),
+    "kitchener.gateway.providers.library.vendors": ("difflib", "a vendor"),
     "kitchener.mcp.definitions": ("fnmatch", "a tool of a server"),
     "kitchener.memory.learned_lines": ("unicodedata", "tidy a line"),
     "kitchener.replaying.comparison": ("difflib", "diff of sources"),

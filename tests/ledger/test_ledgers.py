@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.errors import EntryRefused, LedgerClosed
+from kitchener.errors import CallerError, EntryRefused, LedgerClosed
 from kitchener.ledger import LateLedgers, Ledger, LedgerClient, LedgerEntry, LedgerGroup, LedgerReader, Ledgers, ReadableLedger
 from tests.ledger.support import LEDGER
 
@@ -80,6 +80,9 @@ async def test_attached_ledgers_are_those_that_were_opened(tmp_path: Path) -> No
         assert late.covers([shared])
         ho1m, ho2m, context = await opened("ho1m"), await opened("ho2m"), await opened("context")
         assert not late.covers([ho2m])
+        with pytest.raises(CallerError, match="open with the first call of their agent class's supervisor"):
+            late.ho2m  # noqa: B018
+        assert not hasattr(late, "ho3m")
         late.attach(Ledgers(ho1m, ho2m, context, also=[shared]))
         assert late.covers([ho1m, ho2m, context, shared])
         group: LedgerGroup = late

@@ -94,5 +94,7 @@ async def test_erased_turns_are_said_to_be_erased(tmp_path: Path) -> None:
     assert (report.as_json()["erased"], summary_of([report])["erased"]) == (count, count)
     both = summary_of([report, whole])
     assert (both["turns"], both["erased"]) == (len(whole.turns), count)
+    assert (both["sessions_changed"], both["sessions_unchanged"], both["sessions_not_comparable"]) == (0, 1, 1)
+    assert summary_text([report, whole]).startswith("2 sessions: 0 changed, 1 unchanged, 1 not comparable; ")
     assert summary_text([report, whole]).endswith(f"; {count} turns erased with their subject, so not comparable")
     assert "erased" not in summary_text([whole])

@@ -463,6 +463,7 @@ class TestLookUp:
         (b"root", "is bytes: expected a path"),
         (True, "is bool: expected a path"),
         ("a\0b", "must not hold a character NUL"),
+        ("y" * 300, "is longer than a path may be; name another directory"),
     ],
 )
 @pytest.mark.parametrize("config", [None, RuntimeConfig()])
@@ -473,6 +474,13 @@ def test_a_root_that_is_no_path_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=re.escape(problem)):
         settings_of(config, root)
+
+
+def test_settings_that_are_loaded_already_are_not_loaded_again() -> None:
+    """Regression: the error expected the path of a file, or what it had got."""
+    settings: Any = RuntimeConfig()
+    with pytest.raises(ConfigError, match="argument path: is a `RuntimeConfig`, which is loaded already"):
+        load_config(settings)
 
 
 @pytest.mark.parametrize(
@@ -487,6 +495,14 @@ def test_a_root_that_is_no_path_is_refused(
         ({"embeddings": 3}, "argument embeddings: is int: expected an object with `embed`"),
         ({"telemetry": True}, "argument telemetry: is bool: expected an object with `caller`"),
         ({"degraded_call": 3}, "argument degraded_call: is int: expected a function"),
+        ({"config": ""}, 'argument config = "": must name a settings file; leave it out for ./kitchener.toml'),
+        ({"providers": []}, "argument providers: is list: expected objects by the ids of providers"),
+        ({"clock": 0}, "argument clock: is int: expected an object with `time_us`"),
+        ({"admin_socket": "no"}, "argument admin_socket: is str: expected True, False or None"),
+        ({"tools": 5}, "argument tools: is int: expected a list of functions marked with `@tool`"),
+        ({"tools": None}, "argument tools: is NoneType: expected a list of functions"),
+        ({"tools": print}, "argument tools: is builtin_function_or_method: expected a list of functions"),
+        ({"tools": "my_bot.tools:x"}, "argument tools: is str: expected a list of functions"),
     ],
 )
 async def test_an_argument_of_another_type_is_named(

@@ -1,5 +1,6 @@
 """A runtime for scripts: one conversation, no `async`, and Ctrl-C cancels the turn. See docs/runtime.md."""
 
+import inspect
 import signal
 import threading
 from collections.abc import Awaitable, Callable
@@ -11,10 +12,13 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from kitchener import Runtime, TurnTimeout, open_sync, tool
+from kitchener import Runtime, TurnTimeout, open_runtime, open_sync, tool
+from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.clock import iso
 from kitchener.errors import ApprovalAnswered, CallerError, ConfigError, RuntimeClosed
 from kitchener.records import events
-from kitchener.testing import ScriptedProvider
+from kitchener.runtime import SyncRuntime
+from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
 
@@ -160,6 +164,18 @@ def test_errors_are_those_of_the_runtime(tmp_path: Path, backend: Backend) -> No
         raise ZeroDivisionError
 
 
+@pytest.mark.parametrize("backend", ["", "twisted", 5, None])
+def test_an_event_loop_that_does_not_exist_is_refused(tmp_path: Path, backend: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^argument backend = .*: expected 'asyncio' or 'trio'$"), open_sync(backend=backend):
+        raise AssertionError
+
+
+def test_an_event_loop_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kitchener.runtime.synchronous.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="pip install trio"), open_sync(root=tmp_path, backend="trio"):
+        raise AssertionError
+
+
 @BACKENDS
 def test_a_conversation_whose_block_has_ended_says_so(tmp_path: Path, backend: Backend) -> None:
     with open_sync(root=tmp_path, backend=backend) as agent:
@@ -204,3 +220,37 @@ def test_a_call_from_another_thread_is_refused(tmp_path: Path, backend: Backend)
             with pytest.raises(CallerError, match=r"takes calls only there: use `anyio.from_thread.run`"):
                 anyio.run(call)
         assert agent.call(supervisor.handle_turn, "hello").response
+
+
+def named(function: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "of_the_conversation"),
+    [
+        (open_sync, open_runtime, set()),
+        (SyncRuntime.ask, HO2Supervisor.handle_turn, {"session_id", "subject_id", "listener"}),
+        (SyncRuntime.approve, HO2Supervisor.approve, {"listener"}),
+        (SyncRuntime.deny, HO2Supervisor.deny, {"listener"}),
+        (HO2Supervisor.stream_turn, HO2Supervisor.handle_turn, {"listener"}),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_a_script_can_give_what_an_async_program_can(
+    here: Callable[..., object], there: Callable[..., object], of_the_conversation: set[str]
+) -> None:
+    """Regression: `ask` had no `acceptance`, and `open_sync` no `telemetry`."""
+    assert named(there).keys() - named(here).keys() == of_the_conversation
+    for name, parameter in named(there).items():
+        if name in named(here):
+            assert (named(here)[name].default, named(here)[name].kind) == (parameter.default, parameter.kind), name
+
+
+def test_a_script_brings_its_own_clock_and_criteria(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with open_sync(scripted_config(tmp_path), providers={"scripted": ScriptedProvider(echo)}, clock=clock) as agent:
+        result = agent.ask("hello", acceptance=["contains:bye"], memory=False)
+        assert result.degraded
+        (info,) = agent.call(agent.runtime.sessions)
+    assert info.last_at.startswith(iso(clock.time_us())[:10])

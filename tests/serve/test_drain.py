@@ -55,6 +55,7 @@ async def test_a_turn_beyond_the_grace_time_is_aborted_on_record_and_its_client_
             await hold.arrived["wait"].wait()
             assert await client.server.drain() is False
         assert (asked.status, asked.code) == (503, "shutting_down")
+        assert (asked.headers["x-should-retry"], "retry-after" in asked.headers) == ("false", False)  # its tools may have run
         found = [each.entry_type async for each in client.runtime.ledgers().ho2m.read(entry_type=events.TURN_ABORTED)]
         assert found == [events.TURN_ABORTED]
 

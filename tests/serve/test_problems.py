@@ -13,8 +13,13 @@ from kitchener.errors import (
     KitchenerError,
     LedgerClockError,
     LedgerWriteError,
+    Overloaded,
+    RuntimeClosed,
     SealingError,
     SessionMismatch,
+    TurnOverloaded,
+    TurnShutDown,
+    TurnTimeout,
     UnknownSession,
 )
 from kitchener.serve.problems import INTERNAL, STATUS_CODES, ProblemCode, problem_for
@@ -85,3 +90,21 @@ def test_the_settings_of_the_page_are_right(tmp_path: Path) -> None:
         path.write_text(block, encoding="utf-8")
         found += parse_settings(RuntimeConfig, read_settings_file(path), str(path)).serve.clients
     assert found == ["ada", "front_end", "open_webui"]
+
+
+@pytest.mark.parametrize(
+    ("error", "may_retry"),
+    [
+        (Overloaded("the queue of session 'SES-0a1b2c3d'", 8), "true"),
+        (TurnOverloaded("the queue of the gateway for provider 'slow'", 8, "T-0a1b2c3d-000001"), "false"),
+        (RuntimeClosed("the runtime is shutting down and takes no more turns"), "true"),
+        (TurnShutDown("turn T-0a1b2c3d-000001 was aborted: the runtime is shutting down"), "false"),
+        (TurnTimeout("T-0a1b2c3d-000001", 30.0), "false"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else "",
+)
+def test_clients_are_asked_to_send_again_only_what_has_begun_nothing(error: Exception, may_retry: str) -> None:
+    """Regression: the tools of a turn that had waited for room until its deadline ran twice, as the official clients obey."""
+    answer = problem_for(error).response()
+    assert answer.headers["x-should-retry"] == may_retry
+    assert ("retry-after" in answer.headers) == (may_retry == "true")

@@ -5,7 +5,10 @@ from kitchener.actors.attention.retriever import AttentionRetriever as Attention
 from kitchener.actors.attention.retriever import ContextFragment as ContextFragment
 from kitchener.actors.attention.retriever import ContextProvider as ContextProvider
 from kitchener.actors.executor.executor import HO1Executor as HO1Executor
+from kitchener.actors.executor.prompts import PromptLibrary as PromptLibrary
 from kitchener.actors.sessions.directory import SessionManager as SessionManager
+from kitchener.actors.tools.registry import Tool as Tool
+from kitchener.actors.tools.registry import ToolRegistry as ToolRegistry
 from kitchener.actors.turn.services import DegradedCall as DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter as TokenBudgeter
 from kitchener.actors.work.quality import QualityGate as QualityGate
@@ -21,9 +24,12 @@ __all__ = [
     "DegradedCall",
     "HO1Executor",
     "HO1ExecutorProtocol",
+    "PromptLibrary",
     "QualityGate",
     "QualityGateResult",
     "SessionManager",
     "TokenBudgeter",
+    "Tool",
+    "ToolRegistry",
     "WorkOrder",
 ]

@@ -1,9 +1,8 @@
 """HO2: plans turns as chains of work orders and owns the sessions of one agent class. It never calls a model.
 
-Start reading here. Each step in handling a message is one line in this file and an object in a file of its own:
-`requests.py` checks the arguments, `idempotency.py` finds an earlier answer, `directory.py` finds the session, `admission.py`
-decides when the turn runs, `runner.py` holds it to its deadline, and `turn.py` has its steps. `assembly.py` builds these
-objects. Explained in `docs/turn.md`.
+Start reading here. Each step in handling a message is one line, and an object in a file: `requests.py` checks the arguments,
+`idempotency.py` finds an earlier answer, `directory.py` finds the session, `admission.py` decides when the turn runs,
+`runner.py` holds it to its deadline, and `turn.py` has its steps. `assembly.py` builds them. Explained in `docs/turn.md`.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -147,7 +146,7 @@ class HO2Supervisor:
             subject_id: as in `find_external`
             limit: at most this many; at least 1
         """
-        self._checks.external_id(external_id, subject_id)
+        self._checks.external_id(external_id, subject_id, limit)
         await self._ready()
         return await self._sessions.names.sessions(external_id, subject_id, limit)
 
@@ -214,8 +213,8 @@ class HO2Supervisor:
 
         Raises:
             CallerError: an argument is wrong (its subclasses say why); nothing was started
-            Overloaded: a queue was full until the deadline; nothing was started, unless the error has a `turn_id`
-            TurnTimeout, TurnReplaced: the turn was aborted
+            Overloaded: a queue was full until the deadline; nothing was started
+            TurnTimeout, TurnOverloaded, TurnReplaced: the turn was aborted
             LedgerError: the turn's record could not be made durable
             ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
@@ -284,10 +283,10 @@ class HO2Supervisor:
         self, approval_id: str, given: GivenAnswer, listener: UpdateListener | None = None
     ) -> TurnResult | None:
         """Gives an answer, like `approve` and `deny`. The listener receives the updates of the continued turn."""
-        await self._ready()
+        await self._ready(listener)
         with raises_cut_off("the turn"):
-            outcome = await self._approvals.answer(approval_id, given, partial(self.handle_call, listener=listener))
-        return self._result_after(outcome)
+            outcome = await self._approvals.answer(approval_id, given, partial(self._continue, listener=listener))
+        return outcome.result if outcome is not None else None
 
     async def answer_client_calls(
         self, outputs: Mapping[str, ClientOutput | Json], *, listener: UpdateListener | None = None
@@ -304,10 +303,10 @@ class HO2Supervisor:
             UnknownApproval, ApprovalAnswered, CallerError: there is no such call, or it does not take this output
             Overloaded, TurnTimeout, LedgerError: as for `handle_turn`; give the same outputs again
         """
-        await self._ready()
+        await self._ready(listener)
         with raises_cut_off("the turn"):
-            outcome = await self._approvals.answer_client(outputs, partial(self.handle_call, listener=listener))
-        return self._result_after(outcome)
+            outcome = await self._approvals.answer_client(outputs, partial(self._continue, listener=listener))
+        return outcome.result if outcome is not None else None
 
     async def run_consolidation(
         self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
@@ -436,7 +435,7 @@ class HO2Supervisor:
 
     async def _handle_once(self, key: str, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
         """Returns the one result of an idempotency key, from an earlier turn or from a new one."""
-        await self._ready()
+        await self._ready(listener)
         owner = await self._key_owner(call)
         deadline = call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s
         async with self._keys.use(key, message, owner=owner, deadline=deadline, call=call) as use:
@@ -459,7 +458,7 @@ class HO2Supervisor:
         self, message: str, call: TurnCall, listener: UpdateListener | None, use: KeyUse | None = None
     ) -> TurnOutcome:
         """Finds or starts the session and tells `use`, waits in the session's queue and for a slot, then runs the turn."""
-        await self._ready()
+        await self._ready(listener)
         self._checks.size(message, self._ledgers.ho2m.config)
         if call.session_id is None:
             session = await self._sessions.start(subject_id=call.subject_id)
@@ -485,13 +484,14 @@ class HO2Supervisor:
         finally:
             CALLING_CHAIN.reset(token)
 
-    def _result_after(self, outcome: TurnOutcome | None) -> TurnResult | None:
-        """The result of a continued turn, for the caller; None: it waits for further answers."""
-        if outcome is not None:
-            self._consolidations.start(outcome.gates)
-        return outcome.result if outcome is not None else None
+    async def _continue(self, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
+        """Runs the turn that continues one whose calls waited for an answer."""
+        outcome = await self.handle_call(message, call, listener)
+        self._consolidations.start(outcome.gates)
+        return outcome
 
-    async def _ready(self) -> None:
+    async def _ready(self, listener: UpdateListener | None = None) -> None:
+        self._checks.listener(listener)
         self._host.thread.check()
         if not self._host.is_open:
             await self._host.wait_open()

@@ -67,7 +67,7 @@ def what_if(
     """
 
     async def work() -> int:
-        loaded = await anyio.to_thread.run_sync(options.load)
+        loaded = await anyio.to_thread.run_sync(options.load_recorded)
         with named_argument("--with-config", with_config):
             other = await anyio.to_thread.run_sync(lambda: load_config(with_config, root=loaded.config.plane_root))
         paths = LedgerPaths(loaded.config)

@@ -71,8 +71,11 @@ class Options:
         """
         if self.named_agent is not None and not is_agent_class(self.named_agent):
             raise ConfigError("--agent", "", repr(self.named_agent), f"must be {AGENT_CLASS_FORM}")
-        with named_argument("--config", self.config):
-            return load_config(self.config, root=self.root)
+        with named_argument("--config", self.config), named_argument("--root", self.root, "argument root"):
+            loaded = load_config(self.config, root=self.root)
+        if self.root is not None:
+            self._check_root(Path(loaded.config.plane_root))
+        return loaded
 
     def load_checked(self) -> LoadedConfig:
         """Like `load`, and also checks what the settings refer to. For commands that run an agent."""
@@ -80,20 +83,42 @@ class Options:
         check_config(loaded.config, source=loaded.source)
         return loaded
 
-    def load_importing(self) -> LoadedConfig:
-        """Like `load`, and from then on modules beside the settings can be imported. For commands that need the tools."""
-        loaded = self.load()
+    def load_importing(self, *, reads: bool = False) -> LoadedConfig:
+        """Like `load`, and from then on modules beside the settings can be imported. For commands that need the tools.
+
+        Args:
+            reads: whether the command only reads what is on record; then it is like `load_recorded`
+        """
+        loaded = self.load_recorded() if reads else self.load()
         if str(loaded.base_dir) not in sys.path:
             # `tools = ["my_bot.tools:list_packages"]` may name a module beside the settings; installed modules come first.
             sys.path.append(str(loaded.base_dir))
         return loaded
 
-    def paths(self, *, must_exist: bool = False) -> "LedgerPaths":
-        """The ledgers that these options choose. Raises as `load`; with `must_exist` also if `--root` is no directory."""
-        found = LedgerPaths(self.load().config)
-        if must_exist and self.root is not None and not found.root.is_dir():
-            raise ConfigError("--root", "", repr(str(self.root)), "is not a directory")
-        return found
+    def paths(self) -> LedgerPaths:
+        """The ledgers that these options choose, to be read. Raises as `load_recorded`."""
+        return LedgerPaths(self.load_recorded().config)
+
+    def load_recorded(self) -> LoadedConfig:
+        """Like `load`. For commands that only read what is on record.
+
+        Raises:
+            ConfigError: as `load`, or `--root` names a directory that does not exist
+        """
+        loaded = self.load()
+        if self.root is not None and not Path(loaded.config.plane_root).is_dir():
+            expected = (
+                "there is no such directory; name the one with the ledgers, or leave it out for the settings' `plane_root`"
+            )
+            raise ConfigError("--root", "", repr(str(self.root)), expected)
+        return loaded
+
+    def _check_root(self, root: Path) -> None:
+        """Raises ConfigError if `--root` names a file, or a directory below a file."""
+        there = next(each for each in (root, *root.parents) if each.exists())
+        if not there.is_dir():
+            where = "is a file" if there == root else f"{str(there)!r} is a file"
+            raise ConfigError("--root", "", repr(str(self.root)), f"{where}; name a directory")
 
     def as_text(self) -> str:
         """These options as a command line, with a leading blank; empty if there are none."""
@@ -106,16 +131,19 @@ NO_OPTIONS: Final = Options()
 
 
 @contextmanager
-def named_argument(name: str, path: Path | None) -> Iterator[None]:
+def named_argument(name: str, path: Path | None, source: str | None = None) -> Iterator[None]:
     """Makes an error about an unreadable file name the argument that has its path.
 
     Args:
         name: the argument as a help text calls it, such as `--config`
         path: its value; None: it was not given
+        source: what errors of the library about this argument name; None: its path
     """
     try:
         yield
     except ConfigError as error:
+        if error.source == source:
+            raise ConfigError(name, "", error.value, error.expected) from error.__cause__
         if path is None or error.source != shown_path(str(path)) or not isinstance(error.__cause__, OSError):
             raise
         raise ConfigError(name, "", repr(error.source), error.expected) from error.__cause__

@@ -58,7 +58,8 @@ def replay(
 
     Verifies the ledgers, then runs each turn with the recorded answers of models and tools and compares every decision with
     the record. Exits with 0 if all are identical, with 5 if a session diverges, with 6 if a ledger is damaged. Reports
-    sessions that were recorded under another policy; with --same-policy they exit with 5 too.
+    sessions that were recorded under another policy; with --same-policy they exit with 5 too. With --with-config, --all prints
+    the sessions that would change and a count of all; --json has every session.
 
     For example:
 
@@ -85,7 +86,7 @@ class _ReplayJob(NamedTuple, Generic[R]):
     sessions: Callable[[], Awaitable[list[str]]]
     do: Callable[[str], Awaitable[R]]
     text: Callable[[R], str]
-    """A report for a reader."""
+    """A report for a reader; "": it says nothing that the line for all sessions does not say."""
 
 
 async def _replay(
@@ -119,7 +120,7 @@ async def _what_if(options: Options, session: str | None, tools: Sequence[str], 
 
     async def compare(agent_class: str, opened: AsyncExitStack) -> _ReplayJob[WhatIfReport]:
         what_if = await opened.enter_async_context(open_what_if(config, policy, agent_class, tools=given))
-        return _ReplayJob(what_if.sessions, what_if.compare, WhatIfReport.text)
+        return _ReplayJob(what_if.sessions, what_if.compare, WhatIfReport.text if session is not None else _change)
 
     reports = [report async for report in _worked(config, options.first_agent, session, compare, is_json=is_json)]
     if is_json:
@@ -127,6 +128,11 @@ async def _what_if(options: Options, session: str | None, tools: Sequence[str], 
     else:
         print_text(summary_text(reports))
     return OK
+
+
+def _change(report: WhatIfReport) -> str:
+    """The report of one of many sessions, if it changes or cannot be read. The line for all sessions counts the others."""
+    return report.text() if report.changed or report.unreadable else ""
 
 
 async def _reports(
@@ -168,8 +174,8 @@ async def _worked(
                     with nothing_logged():
                         report = await work.do(each)
                     done.add()
-                    if not is_json:
-                        print_text(work.text(report))
+                    if not is_json and (text := work.text(report)):
+                        print_text(text)
                     yield report
 
 
@@ -194,7 +200,7 @@ def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeC
         ConfigError: the settings are wrong
         ToolError: a name does not name a tool
     """
-    loaded, here = options.load_importing(), str(Path.cwd())
+    loaded, here = options.load_importing(reads=True), str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)  # `module:attribute` may name a module here, too
     return loaded.config, load_tools(tools)

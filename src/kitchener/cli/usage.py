@@ -10,9 +10,11 @@ from typing import Final
 
 from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
+from kitchener.plain_names import quoted
+
 _LIKE_ENOUGH: Final = 0.65
 """Least similarity of two words, 0 to 1, for one to be suggested instead of the other. "list" and "bisect" have 0.6."""
-_SHOWN_CHARS: Final = 80
+_COMPARED_CHARS: Final = 80
 
 
 def usage_line(error: CycloptsError) -> str:
@@ -41,7 +43,7 @@ def _missing(error: MissingArgumentError) -> str:
 
 
 def _unexpected(error: UnusedCliTokensError) -> str:
-    words = " ".join(repr(each[:_SHOWN_CHARS]) for each in error.unused_tokens or ())
+    words = " ".join(quoted(each) for each in error.unused_tokens or ())
     for each in error.app.assemble_argument_collection() if error.app is not None else ():
         given = _given_names(error, each.names)
         if given and each.field_info.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
@@ -55,13 +57,13 @@ def _given_names(error: CycloptsError, names: Sequence[str]) -> list[str]:
 
 
 def _unknown_command(error: UnknownCommandError) -> str:
-    name = next(iter(error.unused_tokens or ()), "")[:_SHOWN_CHARS]
+    name = next(iter(error.unused_tokens or ()), "")
     names = sorted(error.app) if error.app is not None else []
     by_word = {each.lstrip("-"): each for each in names}  # `help` and `--hepl` both mean `--help`
-    closest = difflib.get_close_matches(name.casefold().lstrip("-"), by_word, n=1, cutoff=_LIKE_ENOUGH)
+    closest = difflib.get_close_matches(name[:_COMPARED_CHARS].casefold().lstrip("-"), by_word, n=1, cutoff=_LIKE_ENOUGH)
     meant = f"; did you mean {by_word[closest[0]]}?" if closest else "."
     commands = ", ".join(each for each in names if not each.startswith("-"))
-    return f"Unknown {'option' if name.startswith('-') else 'command'} {name!r}{meant} Commands: {commands}"
+    return f"Unknown {'option' if name.startswith('-') else 'command'} {quoted(name)}{meant} Commands: {commands}"
 
 
 def _label(option: str, name: str) -> str:

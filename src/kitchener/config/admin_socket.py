@@ -16,7 +16,7 @@ class AdminConfig(Settings):
     }
 
     socket: bool | None = None
-    """Whether a running process listens. None: `kitchener chat` and `kitchener run` do, and a program that calls `open_runtime`
+    """Whether a running process listens. None: `kitchener chat`, `run` and `serve` do, and a program that calls `open_runtime`
     does not, since it did not ask for a socket."""
     deadline_s: Seconds = 60.0
     """Longest run of a request, seconds, including its wait for other requests. A command asks for no more than its own. A

@@ -13,8 +13,12 @@
     │   └── OverlayRefused
     │       └── ProvenanceError
     ├── NotOnRecord
-    ├── Overloaded, TurnTimeout, TurnReplaced
-    ├── RuntimeClosed, ActorStopped
+    ├── Overloaded
+    │   └── TurnOverloaded
+    ├── TurnTimeout, TurnReplaced
+    ├── RuntimeClosed
+    │   └── TurnShutDown
+    ├── ActorStopped
     ├── AdminUnavailable, AdminRefused, AdminUnanswered
     ├── LedgerError
     │   ├── LedgerDamaged
@@ -95,7 +99,9 @@ from kitchener.errors.root import (
     SealingError,
     SigningError,
     ToolError,
+    TurnOverloaded,
     TurnReplaced,
+    TurnShutDown,
     TurnTimeout,
 )
 
@@ -153,7 +159,9 @@ __all__ = [
     "StaleHead",
     "SubjectErased",
     "ToolError",
+    "TurnOverloaded",
     "TurnReplaced",
+    "TurnShutDown",
     "TurnTimeout",
     "UnknownApproval",
     "UnknownArtifact",

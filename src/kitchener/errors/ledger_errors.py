@@ -3,6 +3,7 @@
 from typing import Final
 
 from kitchener.errors.root import KitchenerError
+from kitchener.plain_names import first_chars
 
 THIS_PROCESS: Final = "this process"
 """The `holder` of a `LedgerLocked` if another runtime of the same process has the ledger."""
@@ -39,7 +40,7 @@ class PartDamaged(LedgerError):
 
     def __init__(self, path: str, content_hash: str, problem: str) -> None:
         self.path, self.content_hash, self.problem = path, content_hash, problem
-        super().__init__(f"{path}: {problem} (content {content_hash[:24]}…); restore it from a backup")
+        super().__init__(f"{path}: {problem} (content {first_chars(content_hash, 24)}); restore it from a backup")
 
 
 class LedgerLocked(LedgerError):

@@ -34,17 +34,27 @@ class NotOnRecord(KitchenerError):
 
 
 class Overloaded(KitchenerError):
-    """A bounded queue stayed full until the deadline. Send again later.
+    """A bounded queue stayed full until the deadline. Nothing was started, unless it is `TurnOverloaded`. Send again later."""
 
-    Without a `turn_id`, nothing was started. With it, a step of that turn waited for room, and the turn was aborted.
-    `waited_for` then names the attempts at a model that failed before, as in `TurnTimeout`.
+    def __init__(self, what: str, limit: int) -> None:
+        self.what, self.limit = what, limit
+        super().__init__(self._text("nothing was started"))
+
+    def _text(self, end: str, why: str = "") -> str:
+        return f"{self.what} is full ({self.limit} waiting){why}; {end}, send again later"
+
+
+class TurnOverloaded(Overloaded):
+    """A step of a turn waited for room in a full queue until the turn's deadline, and the turn was aborted.
+
+    Tools may have run before. `waited_for` names the attempts at a model that failed, as in `TurnTimeout`.
     """
 
-    def __init__(self, what: str, limit: int, turn_id: str | None = None, waited_for: str = "") -> None:
-        self.what, self.limit, self.turn_id, self.waited_for = what, limit, turn_id, waited_for
-        end = "nothing was started" if turn_id is None else f"turn {turn_id} waited for room until its deadline and was aborted"
+    def __init__(self, what: str, limit: int, turn_id: str, waited_for: str = "") -> None:
+        super().__init__(what, limit)
+        self.turn_id, self.waited_for = turn_id, waited_for
         why = f" ({waited_for})" if waited_for else ""
-        super().__init__(f"{what} is full ({limit} waiting){why}; {end}, send again later")
+        self.args = (self._text(f"turn {turn_id} waited for room until its deadline and was aborted", why),)
 
 
 class TurnTimeout(KitchenerError):
@@ -68,7 +78,11 @@ class TurnReplaced(KitchenerError):
 
 
 class RuntimeClosed(KitchenerError):
-    """The runtime is shutting down or has stopped."""
+    """The runtime is shutting down or has stopped. Nothing was started, unless it is `TurnShutDown`."""
+
+
+class TurnShutDown(RuntimeClosed):
+    """The runtime shut down while a turn ran, and the turn was aborted. Tools may have run before."""
 
 
 class ActorStopped(KitchenerError):

@@ -2,6 +2,32 @@
 
 from kitchener.gateway.gateway import LLMGateway
 from kitchener.gateway.providers.factory import build_providers
-from kitchener.records.prompt import PromptGateway, PromptRequest, PromptResponse, Provider, ToolUse, Usage
+from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.gateway.traits import ProviderTraits
+from kitchener.records.prompt import (
+    Attempt,
+    PromptGateway,
+    PromptRequest,
+    PromptResponse,
+    Provider,
+    StreamRestart,
+    TextPiece,
+    ToolUse,
+    Usage,
+)
 
-__all__ = ["LLMGateway", "PromptGateway", "PromptRequest", "PromptResponse", "Provider", "ToolUse", "Usage", "build_providers"]
+__all__ = [
+    "Attempt",
+    "LLMGateway",
+    "OfflineProvider",
+    "PromptGateway",
+    "PromptRequest",
+    "PromptResponse",
+    "Provider",
+    "ProviderTraits",
+    "StreamRestart",
+    "TextPiece",
+    "ToolUse",
+    "Usage",
+    "build_providers",
+]

@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Never
 
 import anyio.to_thread
 
 from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
+from kitchener.errors import CallerError
 from kitchener.ids import path_part
 from kitchener.lanes.durations import DurationCounts
 from kitchener.ledger.client import LedgerClient
@@ -103,6 +105,15 @@ class LateLedgers(Ledgers):
 
     def __init__(self, *, also: Iterable[LedgerClient] = ()) -> None:
         self._members = tuple(also)
+
+    def __getattr__(self, name: str) -> Never:
+        """Called only for what `attach` sets, while it is not there."""
+        if name in ("ho1m", "ho2m", "context", "_group"):
+            raise CallerError(
+                "these ledgers are not open yet: they open with the first call of their agent class's supervisor, such as"
+                " `await supervisor.start_session()`"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def attach(self, opened: Ledgers) -> None:
         """Makes these the open ledgers. May be called again after those were closed."""

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, NamedTuple, Self
 
+from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from kitchener.canonical import parse_json
@@ -125,8 +126,8 @@ class TurnError:
         return {"kind": self.kind, "message": self.message, "wo_id": self.wo_id}
 
 
-OutputT = TypeVar("OutputT", default=Any)
-"""The pydantic model that a caller wants in place of a reply's text."""
+OutputT = TypeVar("OutputT", bound=BaseModel | dict[str, Any], default=Any)
+"""The pydantic model that a caller wants in place of a reply's text; a dict, where they gave a JSON schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from kitchener.errors import CallerError, KitchenerError, NotOnRecord
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import session_of_turn
 from kitchener.ledger import StoredEntry
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, UsageMapping, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import Message, OnAttempt, PromptRequest, PromptResponse
@@ -170,7 +171,7 @@ def _session_of(turn_id: str) -> str:
     if session_id is None and turn_id.startswith(f"{_WORK_ORDER}{PREFIX}"):
         session_id = turn_id.removeprefix(_WORK_ORDER).rpartition("-")[0]
     if session_id is None:
-        raise CallerError(f"{turn_id!r:.80}: expected a turn id such as T-0a1b2c3d-000001, or a consolidation's work order")
+        raise CallerError(f"{quoted(turn_id)}: expected a turn id such as T-0a1b2c3d-000001, or a consolidation's work order")
     return session_id
 
 

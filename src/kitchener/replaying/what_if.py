@@ -87,6 +87,11 @@ class WhatIfReport:
         """The turns in which the model would be shown something else."""
         return tuple(each for each in self.turns if not each.is_same)
 
+    @property
+    def is_comparable(self) -> bool:
+        """Whether at least one turn was compared. The turns of an erased subject cannot be."""
+        return bool(self.turns)
+
     def as_json(self) -> dict[str, object]:
         """Everything, as JSON types."""
         return {
@@ -123,6 +128,11 @@ class WhatIfSummary(TypedDict):
     """The sums over all turns, as `--json` prints them."""
 
     sessions: int
+    sessions_changed: int
+    """Sessions with a turn in which the model would have been shown something else."""
+    sessions_unchanged: int
+    sessions_not_comparable: int
+    """Sessions without a turn that could be compared."""
     turns: int
     changed: int
     """Turns in which the model would have been shown something else."""
@@ -140,6 +150,9 @@ def summary_of(reports: Sequence[WhatIfReport]) -> WhatIfSummary:
     turns = [each for report in reports for each in report.turns]
     return {
         "sessions": len(reports),
+        "sessions_changed": sum(bool(report.changed) for report in reports),
+        "sessions_unchanged": sum(report.is_comparable and not report.changed for report in reports),
+        "sessions_not_comparable": sum(not report.is_comparable for report in reports),
         "turns": len(turns),
         "changed": sum(not each.is_same for each in turns),
         "erased": sum(report.erased for report in reports),
@@ -159,9 +172,12 @@ def summary_text(reports: Sequence[WhatIfReport]) -> str:
     """The sums for a reader, on one line."""
     found = summary_of(reports)
     before, after = found["recorded"], found["other"]
+    sessions = f"{found['sessions_changed']:,} changed, {found['sessions_unchanged']:,} unchanged"
+    if found["sessions_not_comparable"]:
+        sessions += f", {found['sessions_not_comparable']:,} not comparable"
     return (
-        f"{found['sessions']:,} sessions, {found['changed']:,} of {found['turns']:,} turns differ:"
-        f" {found['came_in']:,} items more, {found['went_out']:,} fewer;"
+        f"{counted(found['sessions'], 'session')}: {sessions}; {found['changed']:,} of {found['turns']:,} turns differ:"
+        f" {counted(found['came_in'], 'item')} more, {found['went_out']:,} fewer;"
         f" context {before['tokens']:,} → {after['tokens']:,} tokens,"
         f" beginning shared with the turn before {before['prefix_tokens']:,} → {after['prefix_tokens']:,}"
         + (f"; {_of_erased(found['erased'])}" if found["erased"] else "")

@@ -71,6 +71,7 @@ class RuntimeArguments:
     degraded_call: DegradedCall | None
     clock: Clock
     ids: IdSource | None
+    admin_socket: bool | None = None
     embeddings: EmbeddingProvider | None = None
     telemetry: Telemetry | None = None
 
@@ -83,6 +84,15 @@ class RuntimeArguments:
                 raise _misfit(name, given, f"an object with `{method}`")
         if self.degraded_call is not None and not callable(self.degraded_call):
             raise _misfit("degraded_call", self.degraded_call, "a function")
+        if self.admin_socket is not None and type(self.admin_socket) is not bool:
+            raise _misfit("admin_socket", self.admin_socket, "True, False or None")
+
+
+def checked_tools(tools: Iterable[Callable[..., object]]) -> tuple[Callable[..., object], ...]:
+    """The argument `tools` of `open_runtime` as a tuple. Raises ConfigError if it is no list, such as a single function."""
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
+        raise _misfit("tools", tools, "a list of functions marked with `@tool`, [list_packages]")
+    return tuple(tools)
 
 
 def _misfit(name: str, given: object, expected: str) -> ConfigError:

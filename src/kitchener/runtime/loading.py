@@ -5,6 +5,7 @@ as whether a referenced key exists. The composition root builds objects from the
 """
 
 import difflib
+import errno
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -34,6 +35,7 @@ from kitchener.config import (
     read_settings_file,
     replacement_of,
     shown_reference,
+    toml_key,
 )
 from kitchener.config.settings import MAX_SETTINGS_BYTES
 from kitchener.errors import CallerError, ConfigError
@@ -119,9 +121,15 @@ def load_config(
     Raises:
         ConfigError: names the file, variable or argument, the key, the value and what was expected
     """
+    if isinstance(path, RuntimeConfig):  # from code without types
+        raise ConfigError(
+            "argument path", "", "", "is a `RuntimeConfig`, which is loaded already; pass the path of a settings file"
+        )
     if path is not None and not isinstance(path, str | os.PathLike):
         found = type(path).__name__
         raise ConfigError("argument config", "", "", f"is {found}: expected the path of a settings file, or a `RuntimeConfig`")
+    if path == "":
+        raise ConfigError("argument config", "", '""', f"must name a settings file; leave it out for ./{DEFAULT_FILE}")
     try:
         here = Path.cwd()
     except FileNotFoundError:
@@ -210,7 +218,7 @@ def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:
     named = repr(folded[closest]) if is_plain_name(folded[closest]) else described_key(folded[closest])
     raise CallerError(
         f"agent class {quoted(agent_class)} is not configured; the closest one is {named}"
-        f' (to configure it, add a table [agents."{quoted(agent_class)[1:-1]}"])'
+        f" (to configure it, add a table [{toml_key(('agents', agent_class))}])"
     )
 
 
@@ -363,7 +371,7 @@ def checked_root(root: str | Path) -> Path:
     """The argument `root` with a leading `~` expanded.
 
     Raises:
-        ConfigError: it is no path, or empty, or holds what no setting can have
+        ConfigError: it is no path, or empty, or longer than paths may be, or holds what no setting can have
     """
     if not isinstance(root, str | os.PathLike):
         raise ConfigError("argument root", "", "", f"is {type(root).__name__}: expected a path, as str or Path")
@@ -371,7 +379,15 @@ def checked_root(root: str | Path) -> Path:
     if not text:
         raise ConfigError("argument root", "", '""', "must name a directory; '.' is the current one")
     check_values(text, "argument root", ("plane_root",))
-    return _home(text)
+    path = _home(text)
+    try:
+        path.lstat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(
+                "argument root", "", quoted(text), "is longer than a path may be; name another directory"
+            ) from error
+    return path
 
 
 def _home(path: str | Path) -> Path:

@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from kitchener.actors.admission.admission import TurnLimiter
-from kitchener.actors.admission.requests import check_is_text
+from kitchener.actors.admission.requests import check_count, check_is_text, check_texts_if_given
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
@@ -23,7 +23,7 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told, errors_in
 from kitchener.clock import Clock, SystemClock, iso
-from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
+from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig, toml_key
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
@@ -42,7 +42,7 @@ from kitchener.runtime.admin.listener import AdminListener
 from kitchener.runtime.admin.operation import AdminRoot
 from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
-from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts
+from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts, checked_tools
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
 from kitchener.runtime.memories import memory_of, open_memories
@@ -124,10 +124,8 @@ class Runtime:
         Raises:
             CallerError: `agent_class` is unknown, `subject_id` is no text, or `limit` is below 1
         """
-        if limit < 1:
-            raise CallerError(f"limit = {limit}: expected at least 1")
-        if subject_id is not None:
-            check_is_text("subject_id", subject_id)
+        check_count("limit", limit)
+        check_texts_if_given(subject_id=subject_id)
         agent = self._agent(agent_class)
         await agent.ready()
         return await list_sessions(agent.ledgers.ho2m, subject_id=subject_id, limit=limit)
@@ -169,8 +167,9 @@ class Runtime:
             subject_id: only calls of this subject's sessions; None: of all subjects
 
         Raises:
-            CallerError: `agent_class` is unknown
+            CallerError: `agent_class` is unknown, or an id is no text
         """
+        check_texts_if_given(session_id=session_id, subject_id=subject_id)
         agent = self._agent(agent_class)
         await agent.ready()
         now = iso(self._shared.injected.clock.time_us())
@@ -292,7 +291,7 @@ class Runtime:
         if agent_class not in configured and sum(name not in configured for name in self._agents) >= limit:
             raise CallerError(
                 f"agent class {agent_class!r} is not configured, and limits.max_agent_classes = {limit} such classes are open;"
-                f' add a table [agents."{agent_class}"] to the settings, or raise the limit'
+                f" add a table [{toml_key(('agents', agent_class))}] to the settings, or raise the limit"
             )
 
     async def _open_configured(self) -> None:
@@ -366,9 +365,8 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
         CallerError: the block has ended in another task than it began in
     """
-    injected = RuntimeArguments(
-        tuple(tools), providers or {}, degraded_call, clock or SystemClock(), ids, embeddings, telemetry
-    )
+    known, time = {} if providers is None else providers, SystemClock() if clock is None else clock
+    injected = RuntimeArguments(checked_tools(tools), known, degraded_call, time, ids, admin_socket, embeddings, telemetry)
     loaded = _load(config, root, injected.providers)
     listener: AdminListener | None = None
     body_error: Exception | None = None

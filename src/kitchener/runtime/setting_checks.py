@@ -23,7 +23,7 @@ from kitchener.config.router import price_of
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.offline import MODEL_ID
-from kitchener.records.prompt import RULES_PROVIDER
+from kitchener.records.prompt import RULES_PROVIDER, UTILITY_TAG
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import TYPE_TAGS
 
@@ -70,13 +70,16 @@ def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
                 yield dotted_key(("agents", name, "models", task)), why
     carried = asked | {tag for agent in config.agents.values() for tag in agent.domain_tags if tag != _TOOL}
     for tag in config.router.domain_tag_routes:
-        if tag in carried:
+        is_refused = config.serve.utility_calls == "refuse"
+        if tag in carried or (tag == UTILITY_TAG and not is_refused):
             continue
         why = f"no work order carries this tag; work orders carry: {described_names(carried)}"
         if tag == _TOOL:
             why = "a work order with this tag runs a tool and asks no model"
         elif tag == _CLASSIFICATION:
             why = "no agent class classifies by a model"
+        elif tag == UTILITY_TAG:
+            why = 'with `utility_calls = "refuse"`, the server makes no such calls'
         yield dotted_key(("router", "domain_tag_routes", tag)), _NEEDS.get(tag, why)
 
 

@@ -7,14 +7,20 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kitchener.actors.supervisor import HO2Supervisor
+from kitchener.actors.turn.services import DegradedCall
+from kitchener.clock import Clock
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
-from kitchener.errors import RuntimeClosed
+from kitchener.errors import ConfigError, RuntimeClosed
+from kitchener.ids import IdSource
+from kitchener.plain_names import quoted
+from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
@@ -22,8 +28,11 @@ from kitchener.records.tools.client_tools import ClientOutput, ClientTool
 from kitchener.records.turn import OutputT, TurnResult
 from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.runtime.runtime import Runtime, open_runtime
+from kitchener.telemetry.port import Telemetry
 
 T = TypeVar("T")
+Backend = Literal["asyncio", "trio"]
+"""The event loop of the thread."""
 
 
 class SyncRuntime:
@@ -37,12 +46,14 @@ class SyncRuntime:
         self._portal, self._agent_class, self._subject_id = portal, agent_class, subject_id
         self._is_closed = False
 
-    def ask(
+    def ask(  # noqa: PLR0913  as `handle_turn`
         self,
         message: str,
         *,
-        deadline: float | None = None,
         idempotency_key: str | None = None,
+        memory: bool = True,
+        deadline: float | None = None,
+        acceptance: Sequence[str] = (),
         parts: Sequence[FilePart] = (),
         speaker: str | None = None,
         output: type[OutputT] | Mapping[str, object] | None = None,
@@ -55,8 +66,10 @@ class SyncRuntime:
 
         Args:
             message: the text
-            deadline: seconds from now for the whole call; None: the agent class's `turn_deadline_s`
             idempotency_key: messages with the same key run only one turn
+            memory: False: this turn neither reads nor writes long-term memory
+            deadline: seconds from now for the whole call; None: the agent class's `turn_deadline_s`
+            acceptance: criteria that the reply must meet, besides those of the agent class, as for `handle_turn`
             parts: images and files of the message, see `ImagePart` and `FilePart`
             speaker: the name of the person who wrote the message, in a conversation of several people; None: the subject
             output: a pydantic model, or a JSON schema of an object, that the reply must fit; None: the reply is text
@@ -75,8 +88,10 @@ class SyncRuntime:
                 message,
                 session_id=self.session_id,
                 subject_id=self._subject_id,
-                deadline=deadline,
                 idempotency_key=idempotency_key,
+                memory=memory,
+                deadline=deadline,
+                acceptance=acceptance,
                 parts=parts,
                 speaker=speaker,
                 output=output,
@@ -161,35 +176,49 @@ class SyncRuntime:
 
 
 @contextmanager
-def open_sync(
+def open_sync(  # noqa: PLR0913  as `open_runtime`
     config: RuntimeConfig | str | Path | None = None,
     *,
     root: str | Path | None = None,
     tools: Sequence[Callable[..., object]] = (),
     providers: Mapping[str, Provider] | None = None,
+    degraded_call: DegradedCall | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    admin_socket: bool | None = None,
+    embeddings: EmbeddingProvider | None = None,
+    telemetry: Telemetry | None = None,
     agent_class: str = DEFAULT_AGENT,
     subject_id: str | None = None,
-    backend: Literal["asyncio", "trio"] = "asyncio",
-    admin_socket: bool | None = None,
+    backend: Backend = "asyncio",
 ) -> Iterator[SyncRuntime]:
     """Starts a Kitchener in a thread of its own and closes it when the block ends.
 
+    The first arguments are those of `open_runtime`.
+
     Args:
-        config: path of a settings file, or a `RuntimeConfig`; None: as for `open_runtime`
-        root: overrides `plane_root`
-        tools: functions marked with `@tool`
-        providers: further providers by id
         agent_class: the agent class of the conversation
         subject_id: the subject of the conversation; None: an anonymous subject of each session
         backend: the event loop of the thread
-        admin_socket: whether commands can change the root through this runtime; None: as `[admin] socket` says
 
     Raises:
         ConfigError, LedgerError, SigningError, ActorStopped: as `open_runtime`
     """
+    _check_backend(backend)
     with start_blocking_portal(backend) as portal:
         opened = portal.wrap_async_context_manager(
-            open_runtime(config, root=root, tools=tools, providers=providers, admin_socket=admin_socket)
+            open_runtime(
+                config,
+                root=root,
+                tools=tools,
+                providers=providers,
+                degraded_call=degraded_call,
+                clock=clock,
+                ids=ids,
+                admin_socket=admin_socket,
+                embeddings=embeddings,
+                telemetry=telemetry,
+            )
         )
         runtime = opened.__enter__()
         agent = SyncRuntime(portal, runtime, agent_class, subject_id)
@@ -198,3 +227,11 @@ def open_sync(
         finally:
             agent._is_closed = True
             opened.__exit__(None, None, None)  # without the error: a KeyboardInterrupt would end the other event loop
+
+
+def _check_backend(backend: object) -> None:
+    """Raises ConfigError unless there is such an event loop."""
+    if backend not in get_args(Backend):
+        raise ConfigError("argument backend", "", quoted(backend), f"expected {' or '.join(map(repr, get_args(Backend)))}")
+    if backend == "trio" and find_spec("trio") is None:
+        raise ConfigError("argument backend", "", quoted(backend), "the package is not installed: pip install trio")

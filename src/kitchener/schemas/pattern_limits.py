@@ -11,6 +11,8 @@ from typing import Final
 import jsonschema_rs
 import orjson
 
+from kitchener.plain_names import quoted
+
 MAX_PATTERNS: Final = 1_024
 """Most patterns of the schemas of one message; one that is several times in a schema counts once. Each takes up to 0.5 ms."""
 MAX_LARGE_PATTERNS: Final = 4
@@ -46,7 +48,7 @@ def pattern_problem(schemas: Iterable[object]) -> str | None:
     for each in found:
         large += not _is_small(each)
         if large > MAX_LARGE_PATTERNS:
-            return f"more than {MAX_LARGE_PATTERNS} patterns that take much memory or are none, such as {each[:80]!r}"
+            return f"more than {MAX_LARGE_PATTERNS} patterns that take much memory or are none, such as {quoted(each)}"
     return None
 
 

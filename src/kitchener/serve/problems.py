@@ -27,7 +27,9 @@ from kitchener.errors import (
     SessionEnded,
     SessionMismatch,
     SubjectErased,
+    TurnOverloaded,
     TurnReplaced,
+    TurnShutDown,
     TurnTimeout,
     UnknownApproval,
     UnknownArtifact,
@@ -113,6 +115,8 @@ class Problem(NamedTuple):
     retry_after_s: float | None = None
     allowed: str | None = None
     """The methods of the path, where the request has another one."""
+    has_begun: bool = False
+    """Whether a turn had begun, whose tools may have run."""
 
     @property
     def kind(self) -> str:
@@ -125,6 +129,8 @@ class Problem(NamedTuple):
 
         Official clients send failed requests again by themselves. That would begin a second turn, or fail again.
         """
+        if self.has_begun:
+            return False
         return (self.status in _PASSING and self.code not in _LASTING) or self.code in _PASSING_CODES
 
     def body(self) -> dict[str, object]:
@@ -168,9 +174,9 @@ STATUS_CODES: Final[tuple[tuple[tuple[type[KitchenerError], ...], int, ProblemCo
     ((TurnReplaced,), 409, "turn_replaced"),
     ((InvalidLifecycle,), 409, "invalid_lifecycle"),
     ((CallerError,), 400, "invalid_request"),
+    ((TurnTimeout, TurnOverloaded), 504, "turn_timeout"),
     ((Overloaded,), 503, "overloaded"),
     ((RuntimeClosed,), 503, "shutting_down"),
-    ((TurnTimeout,), 504, "turn_timeout"),
     ((KitchenerError,), 500, "internal_error"),
 )
 
@@ -197,7 +203,9 @@ def problem_for(error: Exception, asked_for: str = "this") -> Problem:
         told = {"problem": str(error)} if isinstance(error, _OF_THE_MACHINE) else {}
         _log.error("request failed", error=origin_of(error), **told)
         return Problem(status, code, "the server failed; its log says why")
-    return Problem(status, code, _SAME_TEXTS.get(code, str(error)), _RETRY_S if status == 503 else None)
+    has_begun = isinstance(error, TurnShutDown)
+    retry_after_s = _RETRY_S if status == 503 and not has_begun else None
+    return Problem(status, code, _SAME_TEXTS.get(code, str(error)), retry_after_s, has_begun=has_begun)
 
 
 _SAME_TEXTS: Final[Mapping[ProblemCode, str]] = {"session_not_found": "there is no session of this id for this key"}

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.turn.context_time import CONTEXT_TIME
 from kitchener.cancellation import ended_by, start_apart
-from kitchener.errors import CallerError, KitchenerError, RuntimeClosed
+from kitchener.errors import CallerError, KitchenerError, RuntimeClosed, TurnShutDown
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.turn import TextDelta, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
@@ -289,7 +289,7 @@ class ServedTurns:
         told = "it is recorded as aborted" if can_record else "its ledgers take no more entries"
         for turns in list(self._running.values()):
             for each in turns:
-                each.stop(RuntimeClosed(f"the server shut down before the turn had a reply; {told}"))
+                each.stop(TurnShutDown(f"the server shut down before the turn had a reply; {told}"))
 
     async def wait_idle(self) -> None:
         """Returns when no turn runs."""

@@ -18,6 +18,7 @@ from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import Cut, RecordedEvent
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, fold_subject, signal_keys
+from kitchener.plain_names import quoted
 from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.tape import Tape, TurnTape
@@ -301,7 +302,7 @@ def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, 
         known = bool(words.strip() and lines)
     if not known:
         raise NotOnRecord(
-            f"--item {item!r:.80}: the turn could not have been shown it;"
+            f"--item {quoted(item)}: the turn could not have been shown it;"
             f" `kitchener memory biases --all --subject {subject_id}` shows what was learned:"
             " expected an ART-…, a turn or intent of the session, or words of a learned line"
         )

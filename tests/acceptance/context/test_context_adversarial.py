@@ -26,6 +26,7 @@ from tests.context.history import (
     ESTIMATE,
     NEWEST,
     SESSION,
+    WORD_RANK,
     History,
     event_lists,
     hidden,
@@ -33,7 +34,6 @@ from tests.context.history import (
     second,
     shown,
     text_of,
-    word_rank,
 )
 
 
@@ -153,8 +153,8 @@ def test_suppression_never_changes_liveness(events: list[SourceEvent], ruleset: 
     active = resolve_active(state, ruleset).active
     found = set()
     for tokens in (None, tokens_left, 0):
-        projection = Projector(ruleset, rank=word_rank).project(
-            state, resolve_active(state, ruleset), message="longer", tokens_left=tokens
+        projection = Projector(ruleset).project(
+            state, resolve_active(state, ruleset), ranking=WORD_RANK, message="longer", tokens_left=tokens
         )
         ledger_part = [item for item in projection.eligible() if item.kind != "rule"]
         found.add(tuple(item.entity_id for item in ledger_part))
@@ -164,7 +164,7 @@ def test_suppression_never_changes_liveness(events: list[SourceEvent], ruleset: 
 
 
 def record(state: ContextState, ruleset: Ruleset) -> bytes:
-    projection = Projector(ruleset, rank=word_rank).project(state, resolve_active(state, ruleset), message="longer than")
+    projection = Projector(ruleset).project(state, resolve_active(state, ruleset), ranking=WORD_RANK, message="longer than")
     rendering = text_of(projection)
     payload = projection_payload(projection, rendering, timestamp=second(1), turn_id="T-9")
     return canonical_bytes([payload, rendering.text])
@@ -180,13 +180,16 @@ def test_projection_replay_identical(events: list[SourceEvent], ruleset: Ruleset
 
 @given(event_lists(), rulesets)
 def test_projection_same_as_incremental_state(events: list[SourceEvent], ruleset: Ruleset) -> None:
-    projector = Projector(ruleset, rank=word_rank)
+    projector = Projector(ruleset)
     running = ContextState(ESTIMATE, SESSION)
     for count, event in enumerate(events, 1):
         running.apply(event)
         again = fold(sorted(events[:count], key=lambda each: each.key), ESTIMATE, SESSION)
         assert running.snapshot() == again.snapshot()
-        mine, theirs = [projector.project(state, resolve_active(state, ruleset), message="short") for state in (running, again)]
+        mine, theirs = [
+            projector.project(state, resolve_active(state, ruleset), ranking=WORD_RANK, message="short")
+            for state in (running, again)
+        ]
         assert lists_of(mine) == lists_of(theirs)
         assert text_of(mine) == text_of(theirs)
         assert (mine.intent_id, mine.tokens_used, mine.flags) == (theirs.intent_id, theirs.tokens_used, theirs.flags)

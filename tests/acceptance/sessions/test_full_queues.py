@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kitchener import tool
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import ProviderConfig, Route, RouterConfig, RuntimeConfig
-from kitchener.errors import Overloaded, TurnTimeout
+from kitchener.errors import Overloaded, TurnOverloaded, TurnTimeout
 from kitchener.records import events
 from kitchener.records.prompt import Attempt, PromptRequest
 from kitchener.runtime import Runtime, open_runtime
@@ -135,7 +135,7 @@ async def test_a_turn_without_room_in_the_gateway_is_overloaded_at_its_deadline_
         found.send(3)
         await found.until((1, 2, 0))
         refusal = await outcome(HOW[how](supervisor, session_id))
-        assert isinstance(refusal, Overloaded)
+        assert isinstance(refusal, TurnOverloaded)
         assert (refusal.what, refusal.limit) == ("the queue of the gateway for provider 'slow'", 2)
         assert f"turn {refusal.turn_id} waited for room until its deadline and was aborted" in str(refusal)
         assert (await found.runtime.supervisor(FAST).handle_turn("hello", subject_id="late")).response == "echo: hello"

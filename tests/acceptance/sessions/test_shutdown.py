@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kitchener.clock import SystemClock
-from kitchener.errors import ActorStopped, LedgerLocked, RuntimeClosed
+from kitchener.errors import ActorStopped, LedgerLocked, RuntimeClosed, TurnShutDown
 from kitchener.ledger import StoredEntry, open_ledgers
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
@@ -76,7 +76,7 @@ async def test_a_turn_that_outlives_the_grace_period_is_aborted_as_shutdown(tmp_
 
                 tasks.start_soon(send)
                 await hold.arrived["running"].wait()
-    assert [type(each) for each in outcomes] == [RuntimeClosed]
+    assert [type(each) for each in outcomes] == [TurnShutDown]
     entries = await recorded(tmp_path)
     assert [e.payload["reason"] for e in entries if e.entry_type == events.TURN_ABORTED] == ["shutdown"]
     assert [e.payload["reason"] for e in entries if e.entry_type == events.WO_ABANDONED] == ["shutdown"]

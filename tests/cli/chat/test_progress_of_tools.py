@@ -26,7 +26,7 @@ class KeptLine(StatusLine):
         (1, 4, "file\n\x1b[31mtwo", "copy 25%: file \ufffd[31mtwo"),
         (9, 4, None, "copy 100%"),
         (1, 0, None, "copy 1"),
-        (0.5, None, "x" * 500, f"copy 0.5: {'x' * 60}"),
+        (0.5, None, "x" * 500, f"copy 0.5: {'x' * 59}…"),
     ],
 )
 async def test_progress_is_one_short_line(value: float | None, total: float | None, message: str | None, text: str) -> None:

@@ -93,7 +93,32 @@ def test_init_refuses_a_file_as_its_directory(cli: Cli) -> None:
     assert cli("init").code == 0
     outcome = cli("init", "kitchener.toml")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == "kitchener: DIR = 'kitchener.toml': is a file; name a directory\n"
+    assert outcome.err == (
+        "kitchener: DIR = 'kitchener.toml': is a file; name the directory of kitchener.toml: kitchener init .\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["a file/bot", "y" * 300])
+def test_init_names_a_directory_that_cannot_be_made(cli: Cli, name: str) -> None:
+    Path("a file").touch()
+    outcome = cli("init", name)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"kitchener: DIR = '{name[:50]}")
+    assert "cannot be made: " in outcome.err
+    assert outcome.err.endswith("; name another directory\n")
+
+
+def test_init_refuses_the_name_of_a_settings_file(cli: Cli, tmp_path: Path) -> None:
+    """Regression: it made a directory of this name."""
+    outcome = cli("init", "my bots/x.toml")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == (
+        "kitchener: DIR = 'my bots/x.toml': is the name of a file; name the directory of kitchener.toml:"
+        " kitchener init 'my bots'\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "odd.toml").mkdir()
+    assert cli("init", "odd.toml").code == 0
 
 
 @pytest.mark.parametrize(
@@ -227,6 +252,14 @@ def test_check_finds_a_key_that_is_not_set(cli: Cli, monkeypatch: pytest.MonkeyP
     assert outcome.json == {"ok": True, "source": "kitchener.toml", "agents": [], "providers": ["p"], "warnings": []}
 
 
+def test_check_finds_a_vendor_that_does_not_exist(cli: Cli) -> None:
+    text = '[router]\ndefault_provider = "p"\n\n[router.providers.p]\nkind = "model"\nmodel = "antropic:claude-x"\n'
+    Path("kitchener.toml").write_text(text, encoding="utf-8")
+    outcome = cli("config", "check", "--json")
+    assert (outcome.code, outcome.json["key"]) == (2, "router.providers.p.model")
+    assert "did you mean `anthropic:…`?" in outcome.json["expected"]
+
+
 def test_check_warns_of_a_route_that_no_work_order_takes(cli: Cli) -> None:
     """Tags of types and of classes are known; a misspelt one is named with those, and so is `tool`, which asks no model."""
     routes = "".join(
@@ -246,6 +279,19 @@ def test_check_warns_of_a_route_that_no_work_order_takes(cli: Cli) -> None:
         "a work order with this tag runs a tool and asks no model",
     )
     assert "warning: router.domain_tag_routes.tool: " in cli("config", "check").out
+
+
+@pytest.mark.parametrize(
+    ("calls", "warnings"),
+    [("allow", []), ("refuse", ['with `utility_calls = "refuse"`, the server makes no such calls'])],
+)
+def test_check_knows_the_route_of_titles_and_summaries(cli: Cli, calls: str, warnings: list[str]) -> None:
+    """Regression: it warned of the route that docs/server.md names, because no work order makes these calls."""
+    route = '[router.domain_tag_routes.utility]\nprovider_id = "offline"\n'
+    Path("kitchener.toml").write_text(f'{route}[serve]\nutility_calls = "{calls}"\n', encoding="utf-8")
+    outcome = cli("config", "check", "--json")
+    assert outcome.code == 0
+    assert [each["problem"] for each in outcome.json["warnings"]] == warnings
 
 
 def test_a_classification_route_that_no_model_takes_is_a_warning(cli: Cli) -> None:

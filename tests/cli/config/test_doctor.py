@@ -119,15 +119,16 @@ def test_a_probe_of_the_offline_provider_asks_nobody(cli: Cli) -> None:
     assert "ok    probe" not in outcome.out
 
 
-def test_a_provider_that_a_runtime_cannot_open_fails(cli: Cli) -> None:
+def test_a_provider_that_a_runtime_cannot_open_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: it was told as ok, and the first chat failed."""
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     Path("kitchener.toml").write_text(
-        '[router]\ndefault_provider = "it"\n[router.providers.it]\nkind = "model"\nmodel = "nosuch:big"\n', encoding="utf-8"
+        '[router]\ndefault_provider = "it"\n[router.providers.it]\nkind = "model"\nmodel = "anthropic:big"\n', encoding="utf-8"
     )
     outcome = cli("doctor", "--json")
     (found,) = [each for each in outcome.json["findings"] if each["what"] == "provider it"]
     assert (outcome.code, found["state"]) == (1, "fail")
-    assert "nosuch" in found["detail"]
+    assert "ANTHROPIC_API_KEY" in found["detail"]
 
 
 def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,4 +294,4 @@ class TestDoctor:
         (tmp_path / "root").write_text("")
         outcome = cli("doctor", "--root", "root")
         assert outcome.code == 1
-        assert "fail  root" in outcome.out
+        assert "--root = 'root': is a file; name a directory" in outcome.out

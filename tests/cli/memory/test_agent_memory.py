@@ -32,6 +32,7 @@ class TestAnyRoot:
 
     def test_where_memory_is_on_no_advice_is_given(self, taught: Cli) -> None:
         assert taught("memory", "biases", "--subject", "eve").out == "nothing learned yet about 'eve' by ADMIN\n"
+        Path("empty").mkdir()
         assert taught("memory", "signals", "--root", "empty").out == "nothing learned yet by ADMIN\n"
 
     def test_a_class_that_no_longer_learns_still_shows_what_it_has(self, taught: Cli, tmp_path: Path) -> None:

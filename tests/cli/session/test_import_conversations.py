@@ -50,6 +50,28 @@ def test_a_file_is_checked_then_imported_and_every_command_knows_its_sessions(cl
     assert "choir" not in cli("session", "show", one["session_id"]).out
 
 
+def test_an_imported_conversation_is_listed_with_the_time_when_it_took_place(cli: Cli, chats: str) -> None:
+    """Not with that of the import. A turn that follows has its own time."""
+    (one,) = cli("session", "import", chats, "--subject", "ada", "--json").json["conversations"]
+    assert "  2024-05-08 13:56:00  " in cli("session", "list").out
+    (row,) = cli("session", "list", "--grep", "choir", "--json").json
+    assert (row["last_at"], row["found"][0]["at"]) == ("2024-05-08T13:56:00.000000+00:00",) * 2
+    assert row["started_at"] > row["last_at"]
+    for words in (("--grep", "choir"), ()):
+        assert cli("session", "list", *words, "--since", "7d").code == 1
+        assert cli("session", "list", *words, "--since", "2024-05-08").code == 0
+    assert cli("chat", "--session", one["session_id"], "--subject", "ada", stdin=b"hello").code == 0
+    (row,) = cli("session", "list", "--since", "7d", "--json").json
+    assert row["started_at"] < row["last_at"]
+
+
+def test_an_imported_conversation_without_times_has_that_of_the_import(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "undated.jsonl").write_text('{"messages": [{"role": "user", "content": "hello"}]}\n')
+    assert cli("session", "import", "undated.jsonl", "--subject", "ada").code == 0
+    (row,) = cli("session", "list", "--since", "7d", "--json").json
+    assert row["started_at"] <= row["last_at"]
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

@@ -1,5 +1,6 @@
 """`kitchener session export` and `import` (docs/commands.md, docs/sessions.md)."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ def test_a_session_moves_and_every_command_knows_it_there(cli: Cli, session_id: 
     assert "was imported" in refused.err
     again = cli("session", "import", "folder", *there, "--json")
     assert (again.code, again.json["was_there"]) == (0, True)
+
+
+def test_an_imported_session_is_listed_with_the_times_that_it_had(cli: Cli, session_id: str) -> None:
+    """Also after a second move, which the session's record tells as well."""
+    (before,) = [each for each in cli("session", "list", "--json").json if each["session_id"] == session_id]
+    places: list[tuple[str, ...]] = [(), ("--root", "there"), ("--root", "further")]
+    for number, (here, there) in enumerate(pairwise(places)):
+        assert cli("session", "export", session_id, "--out", f"folder{number}", "--with-keys", *here).code == 0
+        assert cli("session", "import", f"folder{number}", *there).code == 0
+        assert cli("session", "list", "--json", *there).json == [before]
 
 
 def test_a_changed_byte_exits_with_6_and_names_the_file(cli: Cli, session_id: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from kitchener.context.fold.excerpts import beginning
 from kitchener.context.fold.items import turn_of
 from kitchener.context.projection.window import Window, first_recent
 from kitchener.records.spoken import NO_MESSAGE, NO_REPLY, as_chat
-from tests.context.history import ESTIMATE, SESSION, History, hidden, shown
+from tests.context.history import ESTIMATE, SESSION, History, Ranked, hidden, shown
 from tests.context.projection.test_erased import SEALED
 from tests.context.projection.test_messages_and_replies import FILLER, TODAY, from_elsewhere
 
@@ -55,8 +55,8 @@ def by_number(grades: dict[int, float]) -> Any:
 
 def project(history: History, ruleset: Ruleset = CHAT, grades: dict[int, float] | None = None, **more: Any) -> Projection:
     state = fold(history.events, ESTIMATE, SESSION, is_split=True)
-    projector = Projector(ruleset, rank=lambda message, items: (), grade=by_number(grades or {}))
-    return projector.project(state, resolve_active(state, ruleset), turn_ts=TODAY, **more)
+    ranking = Ranked(lambda message, items: (), by_number(grades or {}))
+    return Projector(ruleset).project(state, resolve_active(state, ruleset), ranking=ranking, turn_ts=TODAY, **more)
 
 
 def rendered(projection: Projection) -> Rendering:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kitchener.context import ContextState, Item, Projection, Projector, Ruleset, evidence_item, fold, render, resolve_active
 from kitchener.context.fold.excerpts import asked_terms, excerpted
 from kitchener.context.fold.items import LINE
-from tests.context.history import ESTIMATE, SESSION, History, entry_ref, hidden, shown, word_rank
+from tests.context.history import ESTIMATE, SESSION, WORD_RANK, History, entry_ref, hidden, shown
 from tests.property_examples import examples
 
 SPLIT = Ruleset(excerpt_tokens=40, token_estimator="utf8/3")
@@ -28,7 +28,7 @@ def talk(*replies: str) -> ContextState:
 
 def project(state: ContextState, ruleset: Ruleset = SPLIT, message: str = "", **more: Any) -> Projection:
     resolution = resolve_active(state, ruleset)
-    return Projector(ruleset, rank=word_rank).project(state, resolution, message=message, turn_ts=TODAY, **more)
+    return Projector(ruleset).project(state, resolution, ranking=WORD_RANK, message=message, turn_ts=TODAY, **more)
 
 
 def from_elsewhere(number: int, text: str, day: str, session_id: str = "SES-0000000f") -> Item:

@@ -28,7 +28,7 @@ from kitchener.context.fold.items import Item
 from kitchener.context.projection.ref_lists import apply_edits, edit_script, positions_of, runs_of, written_edits
 from kitchener.context.ruleset import Ruleset
 from kitchener.records.ref import Ref, refs_in
-from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, History, entry_ref, second, text_of, word_rank
+from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, WORD_RANK, History, entry_ref, second, text_of
 
 SEVERAL = 16
 
@@ -106,8 +106,8 @@ def recalling(*found: Item) -> Projection:
     history.declare("INT-1")
     history.turn("T-1", "INT-1")
     state, ruleset = history.state(), Ruleset(context_budget=4_000)
-    projector = Projector(ruleset, estimate=ESTIMATE, rank=word_rank)
-    return projector.project(state, resolve_active(state, ruleset), message="answer of T-1", recalled=found)
+    projector = Projector(ruleset, estimate=ESTIMATE)
+    return projector.project(state, resolve_active(state, ruleset), ranking=WORD_RANK, message="answer of T-1", recalled=found)
 
 
 def test_recalled_items_are_grouped_by_ledger_and_their_usual_reason_is_written_once() -> None:
@@ -231,7 +231,7 @@ _moves = st.lists(
 def test_the_lists_of_every_projection_of_a_session_come_back(moves: list[str], admission: Any, budget: int) -> None:
     """Over a session that moves on, switches its intent, comes back and is resumed from the ledger in between."""
     ruleset = Ruleset(admission=admission, context_budget=budget, max_stubs=3, max_failed_items=1, standing_rules=("Brief.",))
-    projector = Projector(ruleset, rank=word_rank)
+    projector = Projector(ruleset)
     history = History()
     history.declare("INT-1")
     history.declare("INT-2", "INT-1")
@@ -249,7 +249,7 @@ def test_the_lists_of_every_projection_of_a_session_come_back(moves: list[str], 
             bases = {name: base_of_lists(known[each.ref], each.ref) for name, each in bases.items()}
         resolution = resolve_active(state, ruleset)
         found = [] if step % 3 else [evidence(900 + n, step, ledger) for n, ledger in enumerate(LEDGERS_OF_EVIDENCE)]
-        projection = projector.project(state, resolution, message="answer of T-1", recalled=found)
+        projection = projector.project(state, resolution, ranking=WORD_RANK, message="answer of T-1", recalled=found)
         base = bases.get(resolution.active)
         payload = stored(projection, base)
         wanted = base_ref(payload)

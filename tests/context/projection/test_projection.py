@@ -29,7 +29,10 @@ from tests.context.history import (
     ESTIMATE,
     NEWEST,
     SESSION,
+    WORD_RANK,
     History,
+    Ranked,
+    by_words,
     entry_ref,
     event_lists,
     hidden,
@@ -37,7 +40,6 @@ from tests.context.history import (
     second,
     shown,
     text_of,
-    word_rank,
 )
 
 
@@ -218,7 +220,7 @@ def test_a_ranking_admits_what_it_names_after_the_newest() -> None:
     for n in range(30, 34):
         history.turn(f"T-{n}", "INT-1")
     ruleset = Ruleset(newest_turns=2, max_stubs=3)
-    projection = history.project(ruleset, rank=word_rank, message="why is the cache cold")
+    projection = history.project(ruleset, ranking=WORD_RANK, message="why is the cache cold")
     assert shown(projection) == ["INT-1", "T-20", "T-32", "T-33"]
     assert set(hidden(projection).values()) == {("NONE", "LOW_URGENCY")}
 
@@ -227,13 +229,13 @@ def test_a_ranking_that_repeats_itself_shows_nothing_twice() -> None:
     def stubborn(message: str, items: Sequence[Item]) -> list[int]:
         return [0, 0, len(items) - 1, 0]
 
-    projection = talk(5).project(Ruleset(newest_turns=1), rank=stubborn, message="")
+    projection = talk(5).project(Ruleset(newest_turns=1), ranking=Ranked(stubborn), message="")
     assert shown(projection) == ["INT-1", "T-01", "T-05"]
 
 
 def test_a_ranking_is_needed_where_the_policy_ranks() -> None:
     with pytest.raises(ConfigError, match="newest_first"):
-        Projector(Ruleset())
+        talk(1).project(Ruleset())
 
 
 def test_recalled_evidence_competes_but_is_never_eligible() -> None:
@@ -242,7 +244,7 @@ def test_recalled_evidence_competes_but_is_never_eligible() -> None:
     old = recalled(history.state().turns["T-50"])
     own = recalled(history.state().turns["T-01"])
     found = [evidence(1, "about the cache"), evidence(2, "nothing"), old, old, own]
-    projection = history.project(Ruleset(newest_turns=1), rank=word_rank, recalled=found, message="cache T-50")
+    projection = history.project(Ruleset(newest_turns=1), ranking=WORD_RANK, recalled=found, message="cache T-50")
     assert shown(projection) == ["INT-1", "T-02", "T-old-1", "T-50"]
     assert [item.entity_id for item in projection.eligible()] == ["INT-1", "T-01", "T-02"]
     assert hidden(projection) == {"T-01": ("NONE", "LOW_URGENCY"), "T-old-2": ("NONE", "LOW_URGENCY")}
@@ -257,7 +259,7 @@ def test_a_tool_call_and_its_result_are_shown_together_or_not_at_all(budget: int
     history = talk(1)
     found = [evidence(1, "call of look_up", "G"), evidence(2, "result of look_up " * 3, "G"), evidence(3, "look_up")]
     ruleset = Ruleset(context_budget=budget, newest_turns=0, max_stubs=2)
-    projection = history.project(ruleset, rank=word_rank, recalled=found, message="look_up")
+    projection = history.project(ruleset, ranking=WORD_RANK, recalled=found, message="look_up")
     forms = {each.item.entity_id: each.form for each in (*projection.visible, *projection.suppressed())}
     assert forms["T-old-1"] == forms["T-old-2"]
 
@@ -332,8 +334,14 @@ def test_a_projection_keeps_its_budget_and_accounts_for_everything(
     state = fold(events, ESTIMATE, SESSION)
     biases = [memory(n, "likes short answers " * n) for n in range(1, lines + 1)]
     found = [evidence(n, "short than longer", "G" if n < 3 else None) for n in range(1, lines + 1)]
-    projection = Projector(ruleset, rank=word_rank).project(
-        state, resolve_active(state, ruleset), message="longer", biases=biases, recalled=found, tokens_left=tokens_left
+    projection = Projector(ruleset).project(
+        state,
+        resolve_active(state, ruleset),
+        ranking=WORD_RANK,
+        message="longer",
+        biases=biases,
+        recalled=found,
+        tokens_left=tokens_left,
     )
     flags = {flag.kind for flag in projection.flags}
     assert projection.tokens_used <= projection.token_budget or "UNSUPPRESSIBLE_OVER_BUDGET" in flags
@@ -426,7 +434,7 @@ def test_a_reference_of_an_entry_names_it_everywhere() -> None:
 
 def _ranks_all(message: str, items: Sequence[Item]) -> list[int]:
     """A ranking that leaves nothing out: words in common first, the others after them, and every second one twice."""
-    best = word_rank(message, items)
+    best = by_words(message, items)
     return [*best, *[n for n in range(len(items)) if n not in best], *best[::2]]
 
 
@@ -449,21 +457,26 @@ def test_what_is_not_ranked_because_it_fits_is_decided_as_if_it_were(
         evidence_item(f"T-x{n}", entry_ref(900 + n), second(n), "answer " * length, ESTIMATE, group=group)
         for n, (length, group) in enumerate(elsewhere)
     ]
-    state, offered = history.state(), list[str]()
+    state, ranks = history.state(), list[int]()
 
-    def note(items: Sequence[Item]) -> None:
-        offered.extend(item.entity_id for item in items)
+    def note(message: str, items: Sequence[Item]) -> list[int]:
+        ranks.append(len(items))
+        return _ranks_all(message, items)
 
     roomy = Ruleset(context_budget=100_000, newest_turns=newest, max_stubs=2)
-    needed = Projector(roomy, rank=_ranks_all).project(state, resolve_active(state, roomy), recalled=found).tokens_used
+    needed = (
+        Projector(roomy).project(state, resolve_active(state, roomy), ranking=Ranked(_ranks_all), recalled=found).tokens_used
+    )
     ruleset = replace(roomy, context_budget=needed + spare) if exactly else roomy
     resolution = resolve_active(state, ruleset)
-    ranked = Projector(ruleset, rank=_ranks_all).project(state, resolution, message="word answer", recalled=found)
-    short = Projector(ruleset, rank=_ranks_all, offer=note).project(state, resolution, message="word answer", recalled=found)
+    ranked, short = (
+        Projector(ruleset).project(state, resolution, ranking=each, message="word answer", recalled=found)
+        for each in (Ranked(_ranks_all), Ranked(note, admits_all=True))
+    )
     # Positions only say where to look for what was ranked; they decide nothing.
     assert short._replace(positions={}) == ranked._replace(positions={})
     has_room = ruleset.context_budget > needed
-    assert offered == ([*[f"T-{n:02d}" for n in range(len(lengths))], *[each.entity_id for each in found]] if has_room else [])
+    assert ranks == ([] if has_room else [len(lengths) + len(found)])
 
 
 @given(st.lists(st.integers(0, 60), max_size=7), st.integers(-2, 2))

@@ -7,7 +7,7 @@ import pytest
 
 from kitchener.context import Item, Projection, Projector, Ruleset, evidence_item, fold, render, resolve_active
 from kitchener.context.fold.items import LINE
-from tests.context.history import ESTIMATE, SESSION, History, entry_ref, hidden, shown, word_rank
+from tests.context.history import ESTIMATE, SESSION, WORD_RANK, History, entry_ref, hidden, shown
 
 TODAY = "2026-02-20T09:00:00.000000+00:00"
 EARLIER = "2026-02-10T10:00:00.000000+00:00"
@@ -25,8 +25,10 @@ def project(recalled: Sequence[Item] = (), objective: str = "This conversation",
     history.add("INTENT_DECLARED", "INT-1", objective=objective, scope="SESSION")
     ruleset = Ruleset(**{"excerpt_tokens": 40, **policy})
     state = fold(history.events, ESTIMATE, SESSION, is_split=ruleset.is_split)
-    projector = Projector(ruleset, rank=word_rank)
-    return projector.project(state, resolve_active(state, ruleset), message="flute", recalled=recalled, turn_ts=TODAY)
+    projector = Projector(ruleset)
+    return projector.project(
+        state, resolve_active(state, ruleset), ranking=WORD_RANK, message="flute", recalled=recalled, turn_ts=TODAY
+    )
 
 
 def text_of(projection: Projection) -> str:
@@ -76,8 +78,8 @@ def test_the_sessions_own_turns_have_stubs_still() -> None:
     stubs = 0
     for budget in range(60, 160, 5):
         ruleset = Ruleset(excerpt_tokens=200, context_budget=budget)
-        projector = Projector(ruleset, rank=word_rank)
-        projection = projector.project(state, resolve_active(state, ruleset), message="flute", turn_ts=TODAY)
+        projector = Projector(ruleset)
+        projection = projector.project(state, resolve_active(state, ruleset), ranking=WORD_RANK, message="flute", turn_ts=TODAY)
         stubs += sum(each.form == "STUB" for each in projection.placed)
     assert stubs > 0
 

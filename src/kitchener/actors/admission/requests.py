@@ -108,8 +108,9 @@ class RequestChecks:
         if external_id is not None:
             self.external_id(external_id, None)
 
-    def external_id(self, external_id: str, subject_id: str | None) -> None:
-        """Raises CallerError unless these can be the caller's name of a session and its subject."""
+    def external_id(self, external_id: str, subject_id: str | None, limit: int = 1) -> None:
+        """Raises CallerError unless these can be the caller's name of a session, its subject, and a number of sessions."""
+        check_count("limit", limit)
         check_name("external_id", external_id)
         if subject_id is not None:
             check_name("subject_id", subject_id)
@@ -140,6 +141,11 @@ class RequestChecks:
     def session_id(self, session_id: str) -> None:
         """Raises CallerError unless the text has the form of a session id."""
         check_session_id(session_id)
+
+    def listener(self, listener: object) -> None:
+        """Raises CallerError unless this can be called with the updates of a turn, or is None."""
+        if listener is not None and (isinstance(listener, type) or not callable(listener)):
+            raise CallerError(f"listener = {quoted(listener)}: expected an asynchronous function of one update")
 
     def end(self, session_id: str, reason: str) -> None:
         """Raises CallerError unless the session can be ended from here for this reason."""
@@ -181,7 +187,7 @@ class RequestChecks:
         Raises:
             CallerError: an argument is wrong
         """
-        if client_tools:
+        if client_tools != () and client_tools != []:
             given = (session_id, subject_id, idempotency_key, memory, seconds, acceptance)
             call = self.call(*given, parts, speaker, output, budget=budget)
             return self._with_client_tools(call, client_tools, tool_choice, budget)
@@ -283,6 +289,19 @@ def check_is_text(what: str, value: object) -> None:
         raise CallerError(f"{what} = {quoted(value)}: expected text")
 
 
+def check_texts_if_given(**values: object) -> None:
+    """Raises CallerError unless each value, by its argument's name, is a `str` or None."""
+    for what, value in values.items():
+        if value is not None:
+            check_is_text(what, value)
+
+
+def check_count(what: str, number: object) -> None:
+    """Raises CallerError unless this is a whole number, at least 1 and at most `MAX_COUNT`."""
+    if type(number) is not int or not 1 <= number <= MAX_COUNT:
+        raise CallerError(f"{what} = {quoted(number)}: expected a whole number from 1 to {MAX_COUNT:,}")
+
+
 def check_list(what: str, texts: object) -> None:
     """Raises CallerError unless this is a list of texts. A single text is refused, although it is a sequence of texts, too."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
@@ -343,6 +362,8 @@ MAX_DEADLINE_S = 86_400
 """Longest deadline of a call, seconds: one day, the same as for all settings."""
 _BESIDE_THE_TEXT = 8_192
 """Most bytes that the other fields of an entry with a message or a reply can take."""
+MAX_COUNT = 1_000_000_000_000
+"""Largest number of results that a caller may ask for, the same as for all settings."""
 _NUMBERS = (int, float)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 2_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
 from kitchener.actors.admission.admission import Admission
-from kitchener.actors.admission.requests import APPROVAL_KEY, check_name, check_not_inside, check_text
+from kitchener.actors.admission.requests import APPROVAL_KEY, check_is_text, check_name, check_not_inside, check_text
 from kitchener.actors.approval.resumption import AnsweredRequest, read_answered_requests
 from kitchener.actors.approval.wording import resumed_message
 from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
@@ -160,6 +160,7 @@ class Approvals:
             ApprovalVoid: the tool has changed since the request
             OutcomeUnknown: the continued turn was cut off while a tool with effects ran
         """
+        check_is_text("approval_id", approval_id)
         session_id, wo_id, wanted = split_approval_id(approval_id)
         given.check()
 

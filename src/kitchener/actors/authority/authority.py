@@ -206,8 +206,7 @@ class ContextAuthority:
         """Whether the signer must still be declared before the first signed projection."""
         self.is_shadow = config.context_mode == "shadow"
         self.ruleset = ruleset or ruleset_of(config)
-        self._ranking = TurnRanking(self.ruleset)
-        self.projector = Projector(self.ruleset, rank=self._rank, offer=self._offer, grade=self._grade)
+        self.projector = Projector(self.ruleset)
         self._mode: ProjectionMode = "shadow" if self.is_shadow else "enforce"
         self._indexes = IndexCache()
         self.shared = SharedIntents(ledgers)
@@ -280,11 +279,11 @@ class ContextAuthority:
         turn_ts: str,
     ) -> tuple[Projection, Rendering]:
         """Computes the projection of the running turn, which started at `turn_ts`, and its text."""
-        self._ranking = thread.ranking
         projection = self.projector.project(
             thread.state,
             resolution,
             message=message,
+            ranking=thread.ranking,
             biases=biases,
             recalled=recalled,
             results=results,
@@ -384,16 +383,6 @@ class ContextAuthority:
         for number, each in enumerate(decided):
             thread.apply(each.entry_type, each.entity_id, context.last_timestamp, each.payload, _part(ref, number))
         thread.intent_id = intent_id
-
-    def _rank(self, message: str, items: Sequence[Item]) -> Iterable[int]:
-        # The projector takes one ranking function for the agent class; `project` sets the session's ranking first.
-        return self._ranking.rank(message, items)
-
-    def _grade(self, message: str, items: Sequence[Item]) -> Iterable[tuple[int, float]]:
-        return self._ranking.grade(message, items)
-
-    def _offer(self, items: Sequence[Item]) -> None:
-        """Does nothing, because the ranking already follows all turns of its session."""
 
 
 def sign_projection(fields: dict[str, object], signer: Signer) -> None:

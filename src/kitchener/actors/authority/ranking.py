@@ -232,6 +232,9 @@ class TurnRanking:
 
     __slots__ = ("_among", "_is_shared", "_resting", "_ruleset", "_taken", "_tokens", "_turns", "_words", "similar")
 
+    admits_all: Final = True
+    """`rank` ends with all turns of the session, newest first; evidence was found by its words."""
+
     def __init__(self, ruleset: Ruleset) -> None:
         self._ruleset = ruleset
         self._turns: Sequence[Item] = ()

@@ -19,7 +19,7 @@ from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.plan import constraints_for, constraints_mapping, cost_mapping, error_mapping
 from kitchener.cancellation import ended_by, failed_alone
 from kitchener.canonical import canonical_bytes
-from kitchener.errors import CallerError, EntryRefused, OverlayRefused
+from kitchener.errors import CallerError, EntryRefused, InvalidTimestamp, OverlayRefused
 from kitchener.ids import SubjectId, consolidation_session, split_namespace
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.logs import get_logger
@@ -94,6 +94,8 @@ class Consolidator:
             raise CallerError(
                 f"namespace {quoted(namespace)}: expected one of agent class {self._agent_class!r}, `class/subject`"
             )
+        if gate_ts is not None and not isinstance(gate_ts, str):
+            raise InvalidTimestamp("gate_ts", gate_ts)
         if gate_ts is not None:
             us_of(gate_ts, "gate_ts")
         await self.recover()

@@ -136,7 +136,7 @@ class TurnAuthority:
         }
 
     async def decide(self, classification: Mapping[str, object]) -> Reply | None:
-        """Step 2a: decides how the message changes the active intent. Returns a question if the policy is to ask the user."""
+        """Decides how the message changes the active intent. Returns a question if the policy is to ask the user."""
         thread = self._thread
         if self._is_blocked:  # only in `shadow`, which cannot ask the user: no intent was resolved
             return None

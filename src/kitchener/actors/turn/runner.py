@@ -22,9 +22,10 @@ from kitchener.errors import (
     LedgerError,
     LedgerWriteError,
     Overloaded,
-    RuntimeClosed,
     SubjectErased,
+    TurnOverloaded,
     TurnReplaced,
+    TurnShutDown,
     TurnTimeout,
 )
 from kitchener.lanes.askers import WAITING_TURN, WaitingTurn
@@ -122,7 +123,7 @@ class TurnRunner:
         raise CommitUnknown(turn.turn_id)
 
     async def _cut_off(
-        self, session: SessionManager, turn: Turn, queue: SessionQueue, late: Overloaded | TurnTimeout
+        self, session: SessionManager, turn: Turn, queue: SessionQueue, late: TurnOverloaded | TurnTimeout
     ) -> Exception:
         """Aborts a turn whose scope was cancelled, and returns the error for its caller.
 
@@ -136,11 +137,11 @@ class TurnRunner:
             return TurnReplaced(session.session_id)
         if self._limiter.is_closed:
             await self._abort(turn, "shutdown")
-            return RuntimeClosed(f"turn {turn.turn_id} was aborted: the runtime is shutting down")
-        await self._abort(turn, "overloaded" if isinstance(late, Overloaded) else "timeout")
+            return TurnShutDown(f"turn {turn.turn_id} was aborted: the runtime is shutting down")
+        await self._abort(turn, "overloaded" if isinstance(late, TurnOverloaded) else "timeout")
         waited_for = await self._waited_for(session.session_id, turn.turn_id)
-        if isinstance(late, Overloaded):
-            return Overloaded(late.what, late.limit, turn.turn_id, waited_for)
+        if isinstance(late, TurnOverloaded):
+            return TurnOverloaded(late.what, late.limit, turn.turn_id, waited_for)
         return TurnTimeout(turn.turn_id, late.seconds, waited_for)
 
     async def _waited_for(self, session_id: str, turn_id: str) -> str:
@@ -159,6 +160,6 @@ class TurnRunner:
                 await turn.abort(reason)
 
 
-def _late(turn_id: str, refusal: Overloaded | None, seconds: float) -> Overloaded | TurnTimeout:
+def _late(turn_id: str, refusal: Overloaded | None, seconds: float) -> TurnOverloaded | TurnTimeout:
     """The error of a turn that passed its deadline of `seconds`. If it waited for room in a full queue, that queue's error."""
-    return TurnTimeout(turn_id, seconds) if refusal is None else Overloaded(refusal.what, refusal.limit, turn_id)
+    return TurnTimeout(turn_id, seconds) if refusal is None else TurnOverloaded(refusal.what, refusal.limit, turn_id)

@@ -168,7 +168,7 @@ class Turn:
             return await self._complete(await self._answer())
 
     async def _answer(self) -> Reply:
-        """Steps 2a to 4. A step that returns a `Reply` instead of its own result ends the chain."""
+        """The steps from classification to the quality gate. A `Reply` in place of a step's own result ends the chain."""
         if self._services.authority is not None:
             own = await self._open_authority(self._services.authority)
             if own is not None:
@@ -218,7 +218,7 @@ class Turn:
         await self._services.ledgers.commit()
 
     async def _classify(self) -> Mapping[str, object] | Reply:
-        """Step 2a: classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
+        """Classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
         if self._services.config.classify == "off" or self._approval.resumed is not None:
             return CONTINUES
         constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
@@ -271,7 +271,7 @@ class Turn:
             return None
 
     async def _assemble(self, classification: Mapping[str, object]) -> AttentionContext:
-        """Steps 2b and 2c: builds the context that the model sees, including the learned lines for this message."""
+        """Builds the context that the model sees, including the learned lines for this message."""
         authority, attention, memory = self._authority, self._services.attention, self._memory
         priority = await attention.priority_probe(partial(self._anchors, memory, classification) if memory else None)
         if authority is not None and not authority.is_shadow:

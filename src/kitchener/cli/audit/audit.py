@@ -57,7 +57,7 @@ def leaks(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """
 
     async def work() -> int:
-        report = await find_leaks(options.paths(must_exist=True))
+        report = await find_leaks(options.paths())
         print_answer(report, is_json=json)
         return NEGATIVE if report.leaks else OK
 

@@ -8,6 +8,7 @@ from kitchener.cli.terminal.output import print_text
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.inspection.shown_text import harmless
+from kitchener.plain_names import cut_to
 from kitchener.records.entries import WorkOrderType
 from kitchener.records.turn import (
     TextDelta,
@@ -103,5 +104,5 @@ def _progress(update: ToolProgress) -> str:
     done = "" if update.value is None else f" {update.value:g}"
     if update.value is not None and update.total:
         done = f" {max(0.0, min(1.0, update.value / update.total)):.0%}"
-    said = "" if update.message is None else f": {' '.join(harmless(update.message).split()):.{_PROGRESS_CELLS}}"
+    said = "" if update.message is None else f": {cut_to(' '.join(harmless(update.message).split()), _PROGRESS_CELLS)}"
     return f"{update.tool_id}{done}{said}"

@@ -42,7 +42,7 @@ from kitchener.ledger.disk.manifests import folder_of
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.ledger.write.stamper import check_last
 from kitchener.media.content_store import FOLDER
-from kitchener.plain_names import counted, shown_path
+from kitchener.plain_names import counted, cut_to, shown_path
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.runtime.agent import check_tools
@@ -191,7 +191,8 @@ def _root(root: Path) -> Iterator[Finding]:
         there = there.parent
     note = "" if there == root else f" (will be created under {there})"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield Finding("root", "fail", f"{there} cannot be written to by this user")
+        found = "cannot be written to by this user" if there.is_dir() else "is a file, not a directory"
+        yield Finding("root", "fail", f"{there} {found}; choose another place, with `plane_root` or --root")
         return
     yield Finding("root", "ok", f"{shown_path(str(root))}{note}")
     yield from _file_system(there)
@@ -205,7 +206,9 @@ def _file_system(directory: Path) -> Iterator[Finding]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             took = statistics.median(_sync_times_ms(descriptor))
     except OSError as error:
-        yield Finding("file system", "fail", f"{directory}: cannot lock and sync a file: {error.strerror or error}")
+        problem = f"cannot make, lock and sync a file: {error.strerror or error}"
+        remedy = "choose another place for the ledgers, with `plane_root` or --root"
+        yield Finding("file system", "fail", f"{directory}: {problem}; {remedy}")
         return
     yield Finding("file system", "ok", f"{kind}, with locks")
     yield Finding("sync", "ok" if took <= _SLOW_SYNC_MS else "warn", f"{took:.2f} ms for {_BLOCK} bytes, median of {_SYNCS}")
@@ -398,9 +401,9 @@ async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConf
     except TimeoutError:
         return Finding(what, "fail", f"no answer within {limit_s:g} s")
     except ProviderError as error:
-        return Finding(what, "fail", f"{error.reason}: {error.detail:.{_DETAIL_CHARS}}")
+        return Finding(what, "fail", f"{error.reason}: {cut_to(error.detail, _DETAIL_CHARS)}")
     except KitchenerError as error:
-        return Finding(what, "fail", f"{error!s:.{_DETAIL_CHARS}}")
+        return Finding(what, "fail", cut_to(str(error), _DETAIL_CHARS))
     taken_ms = 1_000 * (anyio.current_time() - began)
     tokens = f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out"
     return Finding(what, "ok", f"answers as {response.model_id}, {taken_ms:,.0f} ms, {tokens}")

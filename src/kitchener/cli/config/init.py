@@ -17,10 +17,12 @@ from kitchener.cli.terminal.output import print_text
 from kitchener.cli.terminal.written_files import write_output
 from kitchener.config import ApprovalConfig, HO2Config, RouterConfig, RuntimeConfig, Settings, address_problem
 from kitchener.errors import ConfigError
+from kitchener.plain_names import quoted
 from kitchener.runtime.loading import DEFAULT_FILE
 
 _WIDTH: Final = 120
 
+_SUFFIX: Final = Path(DEFAULT_FILE).suffix
 _HEAD: Final = """\
 # The ten settings of Kitchener that matter. `kitchener config schema` lists all others, and `kitchener config check` checks
 # this file. An environment variable such as KITCHENER_LEDGER__DURABILITY=os overrides it. To use a line that begins with
@@ -53,7 +55,9 @@ _MAX_MODEL_CHARS: Final = 100
 
 
 def init(
-    directory: Annotated[Path, Parameter(name="DIR", help="Directory of the file. Created if missing.")] = Path(),
+    directory: Annotated[
+        Path, Parameter(name="DIR", help=f"Directory in which {DEFAULT_FILE} is written. Created if missing.")
+    ] = Path(),
     /,
     *,
     force: Annotated[bool, Parameter(negative="", help="Overwrite an existing file.")] = False,
@@ -78,11 +82,9 @@ def init(
         kitchener init openai_bot --provider openai --model gpt-5-mini
         kitchener init local_bot --provider http://127.0.0.1:8080/v1 --model llama-3-8b
     """
-    if directory.exists() and not directory.is_dir():
-        raise ConfigError("DIR", "", repr(str(directory)), "is a file; name a directory")
     path = directory / DEFAULT_FILE
     text = settings_text(_provider_lines(provider, model))
-    directory.mkdir(parents=True, exist_ok=True)
+    _make_directory(directory)
     if not force and os.path.lexists(path):
         raise ConfigError(str(path), "", "", "already exists; `kitchener init --force` overwrites it")
     write_output(path, lambda file: file.write(text.encode()))
@@ -94,6 +96,20 @@ def init(
         print_text(f"the models of {provider} need one more package: pip install 'kitchener[models]'")
     print_text(f"next: {_next_step(directory)}")
     return OK
+
+
+def _make_directory(directory: Path) -> None:
+    """Makes the directory of the settings file, unless it is there. Raises ConfigError if it is a file or cannot be made."""
+    try:
+        is_there = directory.exists()
+        if not directory.is_dir() and (is_there or directory.suffix == _SUFFIX):
+            found = "is a file" if is_there else "is the name of a file"
+            meant = f"kitchener init {shlex.quote(str(directory.parent))}"
+            raise ConfigError("DIR", "", repr(str(directory)), f"{found}; name the directory of {DEFAULT_FILE}: {meant}")
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        expected = f"cannot be made: {error.strerror or error}; name another directory"
+        raise ConfigError("DIR", "", quoted(str(directory)), expected) from error
 
 
 def _next_step(directory: Path) -> str:

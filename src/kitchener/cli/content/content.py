@@ -15,7 +15,7 @@ from kitchener.cli.terminal.written_files import check_output, write_output
 from kitchener.errors import NotOnRecord, PartDamaged
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.media.content_store import ContentStore
-from kitchener.plain_names import counted
+from kitchener.plain_names import counted, quoted
 from kitchener.records.entries import ERASED
 from kitchener.runtime.admin.operations import CleanContent
 from kitchener.runtime.administration import administer
@@ -71,7 +71,7 @@ def clean(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
 
 
 async def _check(options: Options, *, is_json: bool) -> int:
-    report = await check_content(options.load().config)
+    report = await check_content(options.load_recorded().config)
     if is_json:
         faults = [each._asdict() for each in report.faults]
         print_json({"ok": not faults, "parts": report.parts, "faults": faults, "orphans": list(map(str, report.orphans))})
@@ -95,13 +95,13 @@ def content_lines(report: ContentReport) -> list[str]:
 
 
 async def _save(options: Options, part_id: str, output: Path, *, is_json: bool) -> int:
-    config = options.load().config
+    config = options.load_recorded().config
     check_output(output, Path(config.plane_root))
     async for each in recorded_parts(config):
         if each.part_id == part_id:
             break
     else:
-        raise NotOnRecord(f"{part_id[:80]!r} is no image or file on record; `kitchener session show` names those of its turns")
+        raise NotOnRecord(f"{quoted(part_id)} is no image or file on record; `kitchener session show` names those of its turns")
     store, part = ContentStore(config.plane_root, LedgerPaths(config).sealer()), each.part
     if part.name == ERASED:
         path = str(store.path(each.subject_id, part.content_hash))

@@ -186,7 +186,7 @@ async def _view(options: Options, turn: str) -> TurnView:
 
 
 async def _html(options: Options, turn: str, output: Path | None, is_opened: bool, is_json: bool) -> int:
-    paths = LedgerPaths(options.load_importing().config)
+    paths = LedgerPaths(options.load_importing(reads=True).config)
     path = output if output is not None else Path(f"{turn}.html")
     check_output(path, paths.root)
     page = await read_page(paths, options.first_agent, turn)
@@ -217,7 +217,7 @@ async def _explain(options: Options, turn: str, entry: str | None, is_json: bool
 
 async def _prompt(options: Options, turn: str, call: int | None, is_json: bool) -> int:
     # Turns of earlier versions are rebuilt with the tools of the present settings.
-    found = await read_prompts(turn, config=options.load_importing().config)
+    found = await read_prompts(turn, config=options.load_importing(reads=True).config)
     if is_json:
         print_json(prompts_json(found, call))
     else:

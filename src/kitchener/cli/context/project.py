@@ -148,7 +148,7 @@ async def project_session(
     if resolution.blocked_by is None:
         ranking = TurnRanking(ruleset)
         ranking.follow(state)
-        projector = Projector(ruleset, rank=ranking.rank, grade=ranking.grade)
+        projector = Projector(ruleset)
         mode: ProjectionMode = "shadow" if past.config.context_mode == "shadow" else "enforce"
         message = chosen.message or ""
         results = result_items(past, await kept_results(paths, past, past.entries), state, message)
@@ -160,6 +160,7 @@ async def project_session(
             state,
             resolution,
             message=message,
+            ranking=ranking,
             biases=learned,
             results=results,
             mode=mode,

@@ -38,6 +38,7 @@ from kitchener.ledger.accept_head import accept_head as accept_head_of
 from kitchener.ledger.index.index_dirs import index_dirs_near
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.ledger.verify.verification import unreadable
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.runtime.content_check import check_content
 from kitchener.runtime.portable.folder import folder_at
@@ -267,7 +268,7 @@ def _code_for(ledgers: int, path: Path | None) -> int:
 def _files(options: Options, path: Path | None) -> FilesBelow:
     """The chosen ledgers, and the other files beside them. A file that the user names counts as a ledger."""
     if path is None:
-        paths = options.paths(must_exist=True)
+        paths = options.paths()
         ledgers = list(paths.ledgers())
         return FilesBelow(ledgers, [each for each in ledgers_below(paths.root).others if each not in ledgers])
     if not os.path.lexists(path):
@@ -318,7 +319,7 @@ class _Progress:
 async def _show(options: Options, entry_id: str, ledger: LedgerName | None, *, is_json: bool) -> int:
     number = _number_of(entry_id)
     if number is None:
-        raise CallerError(f"{entry_id[:80]!r} is not an entry id: expected one such as E-2026-02-18-000000000007")
+        raise CallerError(f"{quoted(entry_id)} is not an entry id: expected one such as E-2026-02-18-000000000007")
     found = await _entries(options, entry_id, number, ledger)
     if not found:
         raise NotOnRecord(f"entry {entry_id!r} is in no ledger here; `kitchener ledger tail` shows the newest entries")
@@ -378,7 +379,7 @@ def check_type(given: str) -> None:
         likely = [each for each in known if meant and each.startswith(meant)]
         likely = likely or difflib.get_close_matches(meant, known, n=3, cutoff=_LIKE_ENOUGH)
         hint = f"did you mean {' or '.join(likely)}?" if likely else f"there are: {', '.join(sorted(known))}"
-        raise CallerError(f"--type: Kitchener writes no entries of type {given[:_TYPE_CHARS]!r}; {hint}")
+        raise CallerError(f"--type: Kitchener writes no entries of type {quoted(given)}; {hint}")
 
 
 async def _newest(

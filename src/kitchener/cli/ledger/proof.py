@@ -30,6 +30,7 @@ from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
 from kitchener.memory.recorded_signals import stored_signals, turn_of_signals
 from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import (
     ProjectionPayload,
@@ -165,9 +166,7 @@ def public_key_of(text: str | None) -> str | None:
     """The key of `--public-key`; raises ConfigError if it is malformed."""
     if text is None or is_public_key(text):
         return text
-    raise ConfigError(
-        "--public-key", "", repr(text[:80]), "must be 64 lower-case hex digits; `kitchener ledger key` prints them"
-    )
+    raise ConfigError("--public-key", "", quoted(text), "must be 64 lower-case hex digits; `kitchener ledger key` prints them")
 
 
 def verify_proof(path: Path, public_key: str | None, *, is_json: bool) -> int:

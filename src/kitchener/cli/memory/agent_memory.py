@@ -47,13 +47,17 @@ class AgentMemory:
     agent_class: str
 
     @classmethod
-    def of(cls, options: Options) -> "AgentMemory":
+    def of(cls, options: Options, *, may_be_new: bool = False) -> "AgentMemory":
         """The memory that a command's options choose.
 
+        Args:
+            options: the options
+            may_be_new: whether `--root` may name a directory that does not exist yet
+
         Raises:
-            ConfigError: the settings or the agent class are wrong
+            ConfigError: the settings, the root or the agent class are wrong
         """
-        return cls(options.paths(), options.agent)
+        return cls(LedgerPaths(options.load().config) if may_be_new else options.paths(), options.agent)
 
     @property
     def config(self) -> HO3MemoryConfig:

@@ -19,7 +19,7 @@ from kitchener.memory import MemoryReader, Overlay
 from kitchener.memory.overlays import parse_older
 from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import normalise
-from kitchener.plain_names import shown_path
+from kitchener.plain_names import quoted, shown_path
 from kitchener.runtime.admin.operations import ImportOverlays
 from kitchener.runtime.administration import administer
 
@@ -140,7 +140,7 @@ def _owner(path: Path, number: int, record: Mapping[str, object], subject_id: st
     except CallerError as error:
         raise _bad(path, number, str(error)) from error
     if subject_id is not None and owner != subject_id:
-        raise _bad(path, number, f"belongs to subject {named!r:.80}, not {subject_id!r:.80}")
+        raise _bad(path, number, f"belongs to subject {quoted(named)}, not {quoted(subject_id)}")
     return str(owner)
 
 

@@ -232,7 +232,7 @@ def import_(
     """
 
     async def work() -> int:
-        place = AgentMemory.of(options)
+        place = AgentMemory.of(options, may_be_new=True)
         with named_argument("FILE", file):
             overlays = await anyio.to_thread.run_sync(read_import, file, place, subject)
         result = await imported(place, overlays)

@@ -17,7 +17,7 @@ from kitchener.cli.terminal.progress import progress_bar
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.memory import MemoryReader
-from kitchener.plain_names import counted
+from kitchener.plain_names import counted, quoted
 from kitchener.tuning import GateOutcome, GateRecord, GateSetting, Spread, grid, read_gate_record, simulate
 
 AT_MOST: Final = 1_000
@@ -109,10 +109,10 @@ def _values(option: str, text: str | None, most: int, number: Callable[[int], N]
         first, last = (int(found[1]), int(found[2] or found[1])) if found is not None else (0, 0)
         if not 1 <= first <= last <= most:
             raise CallerError(
-                f"{option} {text!r:.60}: expected whole numbers from 1 to {most:,}, as in 3, 2..8 (upwards) or 3,5,8..10"
+                f"{option} {quoted(text, 60)}: expected whole numbers from 1 to {most:,}, as in 3, 2..8 (upwards) or 3,5,8..10"
             )
         if last - first >= AT_MOST:
-            raise CallerError(f"{option} {text!r:.60}: expected at most {AT_MOST:,} values")
+            raise CallerError(f"{option} {quoted(text, 60)}: expected at most {AT_MOST:,} values")
         values |= dict.fromkeys(range(first, last + 1))
     return [number(each) for each in values]
 

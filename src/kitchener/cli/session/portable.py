@@ -89,7 +89,7 @@ def import_(
 
 
 async def _export(options: Options, session_id: str, out: Path, *, with_keys: bool, is_json: bool) -> int:
-    config = options.load().config
+    config = options.load_recorded().config
     agent_class = await LedgerPaths(config).class_of(session_id, options.first_agent)
     async with progress_bar("ledgers", None) as steps:
         made = await export_session(

@@ -13,7 +13,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import LedgerReader
 from kitchener.memory.timestamps import iso_of, us_of
-from kitchener.plain_names import counted
+from kitchener.plain_names import counted, quoted
 from kitchener.records import events
 from kitchener.records.entries import (
     CommonPayload,
@@ -23,7 +23,7 @@ from kitchener.records.entries import (
     TurnStartedPayload,
     payload_as,
 )
-from kitchener.runtime.queries.session_list import SessionInfo, session_info
+from kitchener.runtime.queries.session_list import SessionInfo, happened_at, session_info
 from kitchener.sealed_values import is_sealed
 
 _AGO = re.compile(r"([0-9]{1,6})([mhd])", re.ASCII)
@@ -106,7 +106,7 @@ def moment_of(text: str, now_us: int) -> str:
         return iso_of(us_of(f"{text}T00:00:00+00:00" if len(text) == _DAY else text, "--since"))
     except (InvalidTimestamp, ValueError, OverflowError) as error:
         expected = "30m, 12h, 7d, a day such as 2026-02-18, or an ISO time with a zone"
-        raise CallerError(f"--since {text[:80]!r}: expected {expected}") from error
+        raise CallerError(f"--since {quoted(text)}: expected {expected}") from error
 
 
 def filter_of(subject: str | None, words: str | None, since: str | None) -> SessionFilter:
@@ -160,7 +160,7 @@ async def _said(reader: LedgerReader, wanted: SessionFilter, found: SessionList)
     """The messages and replies with the wanted words, by session. Reads the whole ledger, each text once."""
     said: dict[str, list[FoundTurn]] = defaultdict(list)
     async for entry in reader.read(entry_type=(events.TURN_STARTED, events.TURN_COMPLETED, events.MESSAGE_IMPORTED)):
-        if wanted.since is not None and entry.timestamp < wanted.since:
+        if wanted.since is not None and happened_at(entry) < wanted.since:
             continue
         payload = events.read_payload(entry.entry_type, entry.payload)
         if wanted.subject_id not in (None, payload.get("subject_id")):
@@ -171,7 +171,7 @@ async def _said(reader: LedgerReader, wanted: SessionFilter, found: SessionList)
         elif isinstance(text, str) and wanted.words is not None and wanted.words in searchable(text):
             turn: FoundTurn = {
                 "turn_id": entry.entity_id,
-                "at": entry.timestamp,
+                "at": happened_at(entry),
                 "speaker": "user" if is_message else "agent",
                 "text": text,
             }

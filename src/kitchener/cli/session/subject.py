@@ -47,7 +47,7 @@ def erase_(
         kitchener subject erase ada --yes --json
         kitchener subject erase --encoded a%00b
     """
-    config = options.load().config
+    config = options.load_recorded().config
     keyring_of(LedgerPaths(config).sealer())
     subject = unquote(subject) if encoded else subject
     check_recorded_subject(subject)

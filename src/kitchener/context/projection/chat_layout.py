@@ -5,7 +5,7 @@ something, all good matches are shown; for any other message only the best, and 
 the policy, the history gave up room for good matches.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -15,15 +15,12 @@ from kitchener.context.fold.items import Item, place_of, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
 from kitchener.context.lexical.questions import asks
-from kitchener.context.projection.offered import ShownTurns, groups_of, once, recent_turns
+from kitchener.context.projection.offered import Ranking, ShownTurns, groups_of, once, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem, placed_order
 from kitchener.context.projection.window import Window, first_recent, kept_recent
 from kitchener.context.ruleset import Ruleset
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import Estimator
-
-Grade = Callable[[str, Sequence[Item]], Iterable[tuple[int, float]]]
-"""`(message, items)` to the positions of matching `items`, best first, each with how well it matches: 1 for every word."""
 
 _ASKED: Final = 0.15
 """If the message asks for something, a match is shown if it is at least this share of the best match."""
@@ -45,16 +42,22 @@ class ChatLayout:
     Args:
         ruleset: the policy
         estimate: counts the tokens of a text
-        grade: ranks matching turns and says how well they match; None: only the history is shown
     """
 
-    def __init__(self, ruleset: Ruleset, estimate: Estimator, grade: Grade | None) -> None:
-        self.ruleset, self.estimate, self._grade = ruleset, estimate, grade
+    def __init__(self, ruleset: Ruleset, estimate: Estimator) -> None:
+        self.ruleset, self.estimate = ruleset, estimate
         self._window = Window.under(ruleset)
         self._recent_kept = kept_recent(ruleset.recent_turns, ruleset.evict_to) if ruleset.is_steady else None
 
     def pack(
-        self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
+        self,
+        state: ContextState,
+        reach: Reach,
+        recalled: Sequence[Item],
+        message: str,
+        ranking: Ranking | None,
+        active: str | None,
+        packer: Packer,
     ) -> ShownTurns:
         """Packs the newest turns as a history of chat messages, and then other turns and evidence that match the message."""
         turns = reach.turns if reach.turns is not None else []
@@ -72,7 +75,7 @@ class ChatLayout:
             said = _whole_newest_before_10(said, state.turns, packer.free)
         evidence = self.evidence(recalled, state, reach, newest)
         positions = dict[str, int]()
-        matches_beside = partial(self._matches, turns, evidence, message, active, positions)
+        matches_beside = partial(self._matches, turns, evidence, message, ranking, active, positions)
         seen, wanted = list[tuple[Item, float]](), 0
         matches: Iterable[tuple[Item, float]] | None = None
         if not self.ruleset.is_steady and said and (start or evidence):
@@ -125,6 +128,7 @@ class ChatLayout:
         turns: Sequence[Item],
         evidence: Sequence[Item],
         message: str,
+        ranking: Ranking | None,
         active: str | None,
         positions: dict[str, int],
         taken: set[Ref],
@@ -136,12 +140,12 @@ class ChatLayout:
         if active is None:
             yield from [(item, 1.0) for item in sorted(evidence, key=place_of, reverse=True)]
             return
-        if self._grade is None or self.ruleset.admission == "newest_first":
+        if ranking is None:
             return
         count, asked, most = len(turns), dict[str, float](), self.ruleset.excerpt_tokens
         offered: Sequence[Item] = [*turns, *evidence] if evidence else turns
         best = 0.0
-        for index, grade in self._grade(message, offered):
+        for index, grade in ranking.grade(message, offered):
             item = offered[index]
             best = best or (grade if self.ruleset.is_steady else 1.0)
             if item.ref in taken:

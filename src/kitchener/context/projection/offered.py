@@ -1,13 +1,30 @@
 """Collects the turns and the evidence that a projection may show. This module does not choose among them."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, overload
 
 from kitchener.context.fold.items import Item, recent
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
 from kitchener.context.projection.packer import PlacedItem
 from kitchener.records.ref import Ref
+
+
+class Ranking(Protocol):
+    """Ranks the items of one session against a message."""
+
+    @property
+    def admits_all(self) -> bool:
+        """Whether `rank` admits every item, so that it is not asked while all of them fit the budget."""
+        ...
+
+    def rank(self, message: str, items: Sequence[Item]) -> Iterable[int]:
+        """The places of the admitted items, best first."""
+        ...
+
+    def grade(self, message: str, items: Sequence[Item]) -> Iterable[tuple[int, float]]:
+        """The places of the matching items, best first, each with how well it matches: 1 for every word."""
+        ...
 
 
 class Joined(Sequence[Item]):

@@ -6,7 +6,7 @@ The first two tiers cannot be suppressed. An admission policy selects the turns.
 the cost does not grow with the number of turns. This module does not change which items are eligible.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.context.flags import Flag
@@ -28,20 +28,15 @@ from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
 from kitchener.context.intents.transitions import BRIDGE_OBJECTIVE
-from kitchener.context.projection.chat_layout import ChatLayout, Grade
+from kitchener.context.projection.chat_layout import ChatLayout
 from kitchener.context.projection.days import Days, NoDays
-from kitchener.context.projection.offered import Joined, ShownTurns, groups_of, recent_turns
+from kitchener.context.projection.offered import Joined, Ranking, ShownTurns, groups_of, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem, placed_order
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
 from kitchener.media.media_types import accepts
 from kitchener.records.entries import ProjectionMode, SuppressReason
 from kitchener.records.tokens import Estimator
-
-Rank = Callable[[str, Sequence[Item]], Iterable[int]]
-"""`(message, items)` to positions in `items`, best first. Items that it leaves out are not admitted."""
-Offer = Callable[[Sequence[Item]], None]
-"""Notes items that were not ranked, because all of them are admitted in any order."""
 
 NOT_ADMITTED: Final[SuppressReason] = "LOW_URGENCY"
 
@@ -131,29 +126,15 @@ class Projector:
     Args:
         ruleset: the policy
         estimate: a plugged-in tokenizer; None: the built-in one that the ruleset names
-        rank: ranks turns against the message; required if the ruleset admits by `lexical`
-        grade: ranks matching turns and says how well they match; None: in chat layout, only turns of the history are shown
-        offer: called instead of `rank` if all items fit; only for a `rank` that admits every item. None: `rank` is called
 
     Raises:
-        ConfigError: a ranking is required and missing, or the estimator's name is unknown
+        ConfigError: the estimator's name is unknown
     """
 
-    def __init__(
-        self,
-        ruleset: Ruleset,
-        *,
-        estimate: Estimator | None = None,
-        rank: Rank | None = None,
-        offer: Offer | None = None,
-        grade: Grade | None = None,
-    ) -> None:
-        if ruleset.admission == "lexical" and rank is None:
-            raise ConfigError("ruleset", "admission", "'lexical'", "needs a ranking; pass one, or take 'newest_first'")
+    def __init__(self, ruleset: Ruleset, *, estimate: Estimator | None = None) -> None:
         self.ruleset = ruleset
         self.estimate = estimate if estimate is not None else estimator(ruleset.token_estimator)
-        self._rank, self._offer = rank, offer
-        self._chat = ChatLayout(ruleset, self.estimate, grade)
+        self._chat = ChatLayout(ruleset, self.estimate)
         self._rules = rule_items(ruleset.standing_rules, self.estimate)
 
     def project(  # noqa: PLR0913  what a decision depends on; the state and the resolution by position
@@ -162,6 +143,7 @@ class Projector:
         resolution: Resolution,
         *,
         message: str = "",
+        ranking: Ranking | None = None,
         biases: Sequence[Item] = (),
         recalled: Sequence[Item] = (),
         results: Sequence[Item] = (),
@@ -177,6 +159,8 @@ class Projector:
             state: the session's state
             resolution: the active intent; must not be blocked
             message: the user's message, for the ranking
+            ranking: ranks the session's turns; required if the ruleset admits by `lexical`. None: in chat layout, only the
+                history is shown
             biases: learned lines, made with `bias_item`
             recalled: evidence from beyond the intent, made with `evidence_item` or `recalled`
             results: results of tools, oldest first, made with `result_item`; those of the intent and of intents above it are
@@ -189,8 +173,10 @@ class Projector:
                 none
 
         Raises:
+            ConfigError: a ranking is required and missing
             ValueError: the resolution is blocked, so there is no projection
         """
+        ranking = self._used(ranking)
         if resolution.blocked_by is not None:
             raise ValueError(f"no projection until {resolution.blocked_by} is resolved")
         ruleset, budget = self.ruleset, self._budget(tokens_left)
@@ -201,7 +187,7 @@ class Projector:
         head, counted = self._pack_head(reach, biases, results, packer, resumed_id)
         flags = (*resolution.flags, _over_budget(budget)) if packer.is_over else resolution.flags
         pack = self._chat.pack if ruleset.is_chat else self._pack_text
-        shown = pack(state, reach, recalled, message, resolution.active, packer)
+        shown = pack(state, reach, recalled, message, ranking, resolution.active, packer)
         placed = shown.placed
         if state.parts and ruleset.recent_parts:
             head = (*head, *_pack_parts(state, reach, placed, packer, (ruleset.recent_parts, media_types)))
@@ -230,6 +216,14 @@ class Projector:
             resumed_id=resumed_id,
         )
 
+    def _used(self, ranking: Ranking | None) -> Ranking | None:
+        """The ranking, if the ruleset admits by one."""
+        if self.ruleset.admission == "newest_first":
+            return None
+        if ranking is None:
+            raise ConfigError("ruleset", "admission", "'lexical'", "needs a ranking; pass one, or take 'newest_first'")
+        return ranking
+
     def _packer(self, budget: int, today: str, session_id: str | None) -> Packer:
         """Packs items into the budget, and counts the dates that they are shown under."""
         own_session = None if self.ruleset.is_chat else session_id
@@ -242,14 +236,21 @@ class Projector:
         return budget if tokens_left is None else max(0, min(budget, tokens_left - self.ruleset.reply_reserve))
 
     def _pack_text(
-        self, state: ContextState, reach: Reach, recalled: Sequence[Item], message: str, active: str | None, packer: Packer
+        self,
+        state: ContextState,
+        reach: Reach,
+        recalled: Sequence[Item],
+        message: str,
+        ranking: Ranking | None,
+        active: str | None,
+        packer: Packer,
     ) -> ShownTurns:
         """Packs turns and evidence for one text."""
         turns = reach.turns if reach.turns is not None else []
         newest = recent_turns(state, reach, newest_from(state.turn_list, self.ruleset.recent_turns))
         recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), message, "", packer)]
         evidence = self._chat.evidence(recalled, state, reach, newest)
-        placed, positions = self._pack_turns(turns, evidence, message, active, packer)
+        placed, positions = self._pack_turns(turns, evidence, message, ranking, active, packer)
         if newest:
             placed = tuple(sorted((*recent_placed, *placed), key=placed_order))
         return ShownTurns(placed, (*newest, *evidence), positions)
@@ -307,19 +308,22 @@ class Projector:
         return must + failed[max(0, shown) :], others, failed[: max(0, shown)]
 
     def _pack_turns(
-        self, turns: list[Item], evidence: Sequence[Item], message: str, active: str | None, packer: Packer
+        self,
+        turns: list[Item],
+        evidence: Sequence[Item],
+        message: str,
+        ranking: Ranking | None,
+        active: str | None,
+        packer: Packer,
     ) -> tuple[tuple[PlacedItem, ...], Mapping[str, int]]:
         """Packs tier 8 and evidence; also returns the positions of the ranked turns."""
         if active is not None:
-            by_age = self.ruleset.admission == "newest_first"
-            offered: Sequence[Item] = turns if by_age or not evidence else Joined(turns, evidence)
+            offered: Sequence[Item] = turns if ranking is None or not evidence else Joined(turns, evidence)
             # If all fit, they are shown by age, so the order of packing changes nothing.
-            if (by_age or self._offer is not None) and packer.has_room(offered):
-                if self._offer is not None and not by_age:
-                    self._offer(offered)
+            if (ranking is None or ranking.admits_all) and packer.has_room(offered):
                 return packer.pack_everything(offered), {}
         positions: dict[str, int] = {}
-        admitted = self._admitted(turns, evidence, message, active, positions)
+        admitted = self._admitted(turns, evidence, message, ranking, active, positions)
         last = turn_of(turns[-1]) if turns else ""
         placed = packer.pack_admitted(self._excerpts(admitted, message, last, packer), groups_of(evidence))
         return placed, positions
@@ -334,24 +338,30 @@ class Projector:
             yield item
 
     def _admitted(
-        self, turns: list[Item], recalled: Sequence[Item], message: str, active: str | None, positions: dict[str, int]
+        self,
+        turns: list[Item],
+        recalled: Sequence[Item],
+        message: str,
+        ranking: Ranking | None,
+        active: str | None,
+        positions: dict[str, int],
     ) -> Iterable[Item]:
         """Turns and evidence in the order of packing."""
         if active is None:
             return sorted(recalled, key=place_of, reverse=True)
-        if self._rank is None or self.ruleset.admission == "newest_first":
+        if ranking is None:
             return reversed(turns)
-        return self._ranked(turns, recalled, self._rank, message, positions)
+        return self._ranked(turns, recalled, ranking, message, positions)
 
     def _ranked(
-        self, turns: list[Item], recalled: Sequence[Item], rank: Rank, message: str, positions: dict[str, int]
+        self, turns: list[Item], recalled: Sequence[Item], ranking: Ranking, message: str, positions: dict[str, int]
     ) -> Iterator[Item]:
         count = len(turns)
         newest = newest_from(turns, self.ruleset.newest_turns)
         yield from reversed(turns[newest:])
         offered: Sequence[Item] = Joined(turns, recalled) if recalled else turns
         taken = {*range(newest, count)}
-        for index in rank(message, offered):
+        for index in ranking.rank(message, offered):
             if index not in taken:
                 taken.add(index)
                 item = offered[index]

@@ -13,6 +13,7 @@ import orjson
 
 from kitchener.errors import ProviderReason
 from kitchener.gateway.providers.failures import named_web_page
+from kitchener.plain_names import cut_to, quoted
 
 MAX_ERROR_BYTES: Final = 65_536
 """Most bytes that are read of an error's body. Only a few hundred characters of the text are kept."""
@@ -188,7 +189,9 @@ class BodyReader:
             return zlib.decompressobj(zlib.MAX_WBITS | 16)
         if name not in ("", "identity"):
             if not self._is_error:
-                raise UnusableAnswer("malformed", f"the answer comes in the encoding {name[:40]!r}, which was not requested")
+                raise UnusableAnswer(
+                    "malformed", f"the answer comes in the encoding {quoted(name, 40)}, which was not requested"
+                )
             self.is_over = True
         return None
 
@@ -291,7 +294,7 @@ def parsed_json(text: bytes | bytearray) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         page = named_web_page(text[:_PAGE_HEAD].decode(errors="replace"))
-        what = f"not valid JSON: {error.msg:.100}" if page is None else f"{page}, not JSON; check `base_url`"
+        what = f"not valid JSON: {cut_to(error.msg, 100)}" if page is None else f"{page}, not JSON; check `base_url`"
         raise UnusableAnswer("malformed", f"the answer is {what}") from error
     if brackets > MAX_DEPTH or marks > MAX_VALUES:
         _check_shape(value)
@@ -381,4 +384,4 @@ def _check_counts(key: str, counts: dict[str, object]) -> None:
 
 
 def _negative(at: str, count: float) -> UnusableAnswer:
-    return UnusableAnswer("malformed", f"{at:.80} = {count!r:.40}: expected counts that are not negative")
+    return UnusableAnswer("malformed", f"{cut_to(at, 80)} = {quoted(count, 40)}: expected counts that are not negative")

@@ -71,11 +71,12 @@ def rebuild(
         ranking.follow(state, (others.words, others.known) if others is not None else _words(state, recalled, ruleset))
     if (scores := payload.get("similarity")) is not None:
         ranking.similar = Similarity.from_mapping(scores)
-    projector = Projector(ruleset, rank=ranking.rank, grade=ranking.grade)
+    projector = Projector(ruleset)
     again = projector.project(
         state,
         Resolution(payload["intent_id"], None, (), _flags(payload)),
         message=message,
+        ranking=ranking,
         biases=biases,
         recalled=recalled,
         results=[item for item in offered if item.kind == "tool_result"],

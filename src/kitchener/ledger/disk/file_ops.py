@@ -181,6 +181,19 @@ def ensure_directory(ops: FileOps, path: Path) -> None:
         ops.sync_directory(directory.parent)
 
 
+def ensure_directory_or_tell(ops: FileOps, path: Path) -> None:
+    """As `ensure_directory`; raises LedgerPathError, which names the directory that cannot be made, and what to do."""
+    try:
+        ensure_directory(ops, path)
+    except OSError as error:
+        found = path_problem(path, error)
+        if isinstance(found, LedgerDiskError) or isinstance(error, PermissionError):
+            raise found from error
+        problem = "a part of the path is not a directory" if error.errno == errno.ENOTDIR else error.strerror or str(error)
+        remedy = "choose another place for the ledgers, with `plane_root` or --root"
+        raise LedgerPathError(found.path, f"the directory cannot be made: {problem}; {remedy}") from error
+
+
 def check_ledger_file(ops: FileOps, path: Path, fd: int) -> os.stat_result:
     """The status of an open file; raises LedgerPathError if it cannot hold a ledger."""
     found = ops.fstat(fd)

@@ -13,7 +13,7 @@ from kitchener.errors import LedgerPathError, LedgerWriteError
 from kitchener.ledger.disk.file_ops import (
     FileOps,
     check_ledger_file,
-    ensure_directory,
+    ensure_directory_or_tell,
     locked_by,
     path_problem,
     write_all,
@@ -249,7 +249,7 @@ def open_journal(path: Path, ledger_id: str, ops: FileOps) -> Journal:
         LedgerPathError: the path cannot hold a ledger
     """
     try:
-        ensure_directory(ops, path.parent)
+        ensure_directory_or_tell(ops, path.parent)
         for _ in range(_TRIES):
             fd, identity = _open_and_lock(path, ops)
             try:

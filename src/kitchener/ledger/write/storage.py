@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
-from kitchener.ledger.disk.file_ops import FileOps, ensure_directory, path_problem, remove_database
+from kitchener.ledger.disk.file_ops import FileOps, ensure_directory_or_tell, remove_database
 from kitchener.ledger.format.checks import LineBatch
 from kitchener.ledger.format.lines import START, CommitDigest, IndexKeys, Mark, Opener, StoredEntry
 from kitchener.ledger.index.index import FAULTS, Index, IndexedState, index_path, keys_name, open_index
@@ -212,10 +212,7 @@ def open_storage(
     """
     journal = open_journal(path, ledger_id, ops)
     try:
-        try:
-            ensure_directory(ops, index_dir)
-        except OSError as error:
-            raise path_problem(index_dir, error) from error
+        ensure_directory_or_tell(ops, index_dir)
         index = open_index(index_path(index_dir, ledger_id, path), ledger_id, keys_name(index_keys))
         storage = Storage(journal, index, index_keys, opener, config.segment_bytes)
     except BaseException:

@@ -29,6 +29,7 @@ from kitchener.ledger.bundles.bundle_parts import BundleFault
 from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import BadLine, Line, make_entry
 from kitchener.media.content_store import MAX_STORED_BYTES, is_content_hash
+from kitchener.plain_names import cut_to, quoted
 from kitchener.records.entries import Payload
 from kitchener.records.events import CONTEXT_IMPORTED, PART_ATTACHED, SEALED_FIELDS, SIGNER_DECLARED
 from kitchener.records.parts import StoredPart
@@ -254,7 +255,7 @@ def _content(path: Path, manifest: Manifest, ho2m: VerifiedPart) -> Iterator[Fol
             file = path / name
             _same(file, f"{entry.line.entry_id}: stored_hash", part.stored_hash, manifest.files[name])
             if not is_content_hash(part.content_hash):
-                raise FolderDamaged(str(file), "content_hash", "a hash of content", part.content_hash[:80])
+                raise FolderDamaged(str(file), "content_hash", "a hash of content", cut_to(part.content_hash, 80))
             found = FolderContent(file, part.content_hash, part.stored_hash)
             found.read()
             yield found
@@ -320,23 +321,23 @@ def _manifest(path: Path, data: bytes) -> Manifest:
         is_canonical = False
     if not is_canonical:
         raise FolderDamaged(str(path), "form", "one object of canonical JSON and a line feed", f"{len(data)} other bytes")
-    _same(path, "format", FORMAT, str(fields.get("format"))[:80])
+    _same(path, "format", FORMAT, cut_to(str(fields.get("format")), 80))
     stated = fields.pop("digest", None)
-    _same(path, "digest", canonical_digest(fields), str(stated)[:80])
+    _same(path, "digest", canonical_digest(fields), cut_to(str(stated), 80))
     names = {*Manifest.__dataclass_fields__}
-    _same(path, "fields", ", ".join(sorted(names)), ", ".join(sorted(fields))[:400])
+    _same(path, "fields", ", ".join(sorted(names)), cut_to(", ".join(sorted(fields)), 400))
     texts = all(isinstance(fields[each], str) for each in names - {"turns", "key_id", "files"})
     files = fields["files"]
     fits = texts and type(fields["turns"]) is int and isinstance(fields["key_id"], str | None) and isinstance(files, dict)
     if not fits or not all(isinstance(each, str) for each in files.values()) or not is_agent_class(fields["agent_class"]):
         raise FolderDamaged(str(path), "fields", "ids and times as text, and the hashes of files", "others")
     if not is_session_id(fields["session_id"]):
-        raise FolderDamaged(str(path), "session_id", "SES- and 8 to 32 hex digits", fields["session_id"][:80])
+        raise FolderDamaged(str(path), "session_id", "SES- and 8 to 32 hex digits", quoted(fields["session_id"]))
     try:
         check_erasable(fields["subject_id"])
     except CallerError as error:
         expected = "1 to 1024 characters of Unicode text that do not name the operator"
-        raise FolderDamaged(str(path), "subject_id", expected, repr(fields["subject_id"][:80])) from error
+        raise FolderDamaged(str(path), "subject_id", expected, quoted(fields["subject_id"])) from error
     return Manifest(**fields)
 
 

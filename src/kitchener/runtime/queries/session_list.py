@@ -1,11 +1,11 @@
-"""Lists the sessions of an agent class from its ledger: subject, start, number of turns, and whether each has ended."""
+"""Lists the sessions of an agent class from its ledger: subject, times, number of turns, and whether each has ended."""
 
 from collections import deque
 from dataclasses import dataclass
 
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as
+from kitchener.records.entries import CommonPayload, MessageImportedPayload, SessionStartPayload, payload_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,10 @@ class SessionInfo:
     external_id: str | None
     """The caller's own name for the session; None: it has none."""
     started_at: str
-    """When it began, ISO time."""
+    """When its record began, ISO time; of a conversation of another program, when it was imported."""
     last_at: str
-    """When its newest entry was written, ISO time."""
+    """When something last happened in it, ISO time: of an imported session or conversation, when it took place, if that is
+    known. So it may be before `started_at`."""
     turns: int
     """Number of turns that it began, and of imported messages."""
     is_ended: bool
@@ -47,16 +48,34 @@ async def list_sessions(ledger: ReadableLedger, *, subject_id: str | None, limit
 async def session_info(ledger: ReadableLedger, start: StoredEntry, *, is_ended: bool) -> SessionInfo:
     """The summary of the session that an entry started."""
     payload = events.read_as(SessionStartPayload, start)
-    (newest,) = await ledger.last(session_id=start.entity_id)
+    newest = await _newest(ledger, start)
     return SessionInfo(
         start.entity_id,
         payload["subject_id"],
         payload.get("external_id"),
         start.timestamp,
-        newest.timestamp,
+        happened_at(newest),
         await _count_turns(ledger, newest),
         is_ended,
     )
+
+
+def happened_at(entry: StoredEntry) -> str:
+    """When what an entry tells happened, ISO time: an imported message may be older than its entry."""
+    if entry.entry_type != events.MESSAGE_IMPORTED:
+        return entry.timestamp
+    return events.read_as(MessageImportedPayload, entry).get("said_at", entry.timestamp)
+
+
+async def _newest(ledger: ReadableLedger, start: StoredEntry) -> StoredEntry:
+    """The newest entry of a session, without those that record its imports from other roots."""
+    limit = 1
+    while True:
+        found = await ledger.last(session_id=start.entity_id, limit=limit)
+        newest = next((each for each in reversed(found) if each.entry_type != events.SESSION_IMPORTED), None)
+        if newest is not None or len(found) < limit:
+            return newest or start
+        limit *= 8
 
 
 async def _count_turns(ledger: ReadableLedger, newest: StoredEntry) -> int:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from kitchener.errors import CallerError
 from kitchener.ids import split_approval_id
+from kitchener.plain_names import quoted
 from kitchener.records.tools.client_tools import ClientOutput, ClientTool
 from kitchener.serve.problems import RequestRefused
 
@@ -83,7 +84,7 @@ def read_outputs(found: Iterable[tuple[object, object]]) -> GivenOutputs:
             continue
         read = output if isinstance(output, ClientOutput) else ClientOutput(_output_text(output))
         if outputs.setdefault(call_id, read) != read:
-            raise RequestRefused(400, "invalid_request", f"the call {call_id[:80]!r} has two outputs in this request")
+            raise RequestRefused(400, "invalid_request", f"the call {quoted(call_id)} has two outputs in this request")
     return GivenOutputs(session_id, wo_id, outputs)
 
 
@@ -97,7 +98,7 @@ def late_outputs(found: Sequence[tuple[object, object]]) -> GivenOutputs | None:
 
 def unknown_call(call_id: object) -> RequestRefused:
     """The error for a call that does not exist, or not for this key."""
-    return RequestRefused(404, "call_not_found", f"there is no call {str(call_id)[:80]!r} of a function for this key")
+    return RequestRefused(404, "call_not_found", f"there is no call {quoted(str(call_id))} of a function for this key")
 
 
 def _is_function(tool: Mapping[str, object]) -> bool:

@@ -20,14 +20,12 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import ServeConfig
 from kitchener.errors import ProviderError
 from kitchener.plain_names import quoted
-from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse
+from kitchener.records.prompt import UTILITY_TAG, Attempt, PromptRequest, PromptResponse
 from kitchener.runtime import Runtime
 from kitchener.serve.chat_completions.asked_content import checked_content
 from kitchener.serve.chat_completions.chat_request import UTILITY, ChatBody, chat_text, plain_messages, schema_of
 from kitchener.serve.problems import RequestRefused
 
-TAG: Final = "utility"
-"""Domain tag of these calls, by which `[router]` can send them to a smaller model."""
 TASK_HEADER: Final = "x-openwebui-task"
 """A request that has it is such a call."""
 _MAX_TOKENS: Final = 1_000
@@ -84,9 +82,9 @@ class UtilityCalls:
             raise RequestRefused(400, "invalid_request", "messages: there is no text in them")
         wanted = schema_of(body.response_format)
         if wanted is not None:
-            await checked_content(request, supervisor, TAG, (), output=wanted)
+            await checked_content(request, supervisor, UTILITY_TAG, (), output=wanted)
         prompt = PromptRequest(
-            contract_id=TAG,
+            contract_id=UTILITY_TAG,
             wo_type="synthesize",
             prompt_pack_version="",
             messages=messages,
@@ -98,7 +96,7 @@ class UtilityCalls:
             deadline=anyio.current_time() + supervisor.config.turn_deadline_s,
             max_tokens=_MAX_TOKENS,
             temperature=_TEMPERATURE,
-            domain_tags=(TAG,),
+            domain_tags=(UTILITY_TAG,),  # `[router]` can send them to a smaller model
             output_schema=wanted,
         )
         try:

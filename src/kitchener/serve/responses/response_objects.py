@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple, Required, TypedDict
 import orjson
 
 from kitchener.ids import session_of_turn
+from kitchener.plain_names import quoted
 from kitchener.records.entries import ApprovalRequestedPayload, ApprovalResolvedPayload, opened, text_of
 from kitchener.records.tools.client_tools import ClientCall, ClientTool
 from kitchener.serve.answer_models.response_answers import MessageStatus, ResponseStatus
@@ -143,7 +144,7 @@ def reply_status(*, truncated: bool) -> ReplyStatus:
 
 def unknown_response(response_id: str) -> RequestRefused:
     """The error for a response that does not exist, or not for this key."""
-    return RequestRefused(404, "response_not_found", f"there is no response {response_id[:80]!r} for this key")
+    return RequestRefused(404, "response_not_found", f"there is no response {quoted(response_id)} for this key")
 
 
 def input_message(item_id: str, text: str) -> dict[str, object]:

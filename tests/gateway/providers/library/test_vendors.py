@@ -1,6 +1,7 @@
 """Vendors of kind `model`: named by the settings, bounded by our HTTP client, and refused where nothing would bound them."""
 
 import sys
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.gateway.providers.library.vendors import OWN_CLIENT_VENDORS
+from kitchener.gateway.providers.library.vendors import LISTED_VENDORS, OWN_CLIENT_VENDORS, check_vendors
 from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
 from kitchener.records.prompt import Message, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import Told, ask, one, read_until_error, refusal_of
@@ -149,10 +150,52 @@ async def test_a_model_that_takes_either_tools_or_a_schema_gets_the_tools() -> N
     assert ("functionDeclarations" in sent[1], "application/json" in sent[1]) == (False, True)
 
 
-async def test_an_unknown_vendor_is_named() -> None:
-    refused = await refusal_of(one(kind="model", model="nobody:x"))
-    assert refused.key == "router.providers.it.model"
-    assert "knows no such vendor" in refused.expected
+async def test_an_unknown_vendor_is_named_by_the_check_and_by_the_opening() -> None:
+    config = one(kind="model", model="antropic:x")
+    for refused in (await refusal_of(config), check_of(config)):
+        assert refused.key == "router.providers.it.model"
+        assert "knows no such vendor" in refused.expected
+        assert "did you mean `anthropic:…`?" in refused.expected
+    assert "did you mean" not in check_of(one(kind="model", model="nobody:x")).expected
+
+
+def check_of(config: RouterConfig) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        check_vendors(config)
+    return caught.value
+
+
+def test_settings_that_name_a_listed_vendor_are_checked_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic_ai.providers", None)
+    for vendor in sorted(LISTED_VENDORS - OWN_CLIENT_VENDORS.keys()):
+        check_vendors(one(kind="model", model=f"{vendor}:m"))
+    assert "knows no such vendor" in check_of(one(kind="model", model="nobody:x")).expected
+
+
+def test_a_vendor_of_a_newer_library_passes_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def knows(vendor: str) -> None:
+        if vendor == "without-its-package":
+            raise ImportError(vendor)
+        if vendor != "newcomer":
+            raise ValueError(vendor)
+
+    monkeypatch.setattr("pydantic_ai.providers.infer_provider_class", knows)
+    check_vendors(one(kind="model", model="newcomer:m"))
+    check_vendors(one(kind="model", model="without-its-package:m"))
+    check_of(one(kind="model", model="nobody:m"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_library_knows_every_listed_vendor() -> None:
+    from pydantic_ai.providers import infer_provider_class
+
+    for vendor in sorted(LISTED_VENDORS):
+        with suppress(ImportError):  # it needs a package of its own
+            infer_provider_class(vendor)
+
+
+def test_a_provider_that_the_program_brings_needs_no_vendor() -> None:
+    check_vendors(one(kind="model", model="nobody:x"), given=("it",))
 
 
 async def test_a_vendor_without_its_key_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,10 +42,12 @@ from kitchener.gateway.providers.library.vendors import (
     OWN_CLIENT_VENDORS,
     VENDORS_WITH_CONTENT,
     unbounded_vendor,
+    unknown_vendor,
 )
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.routing import URL_NOT_TAKEN
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
+from kitchener.plain_names import cut_to
 from kitchener.records.prompt import ANY_TOOL_CHOICE, PromptRequest, PromptResponse, TextPiece
 
 REMEMBERED_MODELS = 64
@@ -193,8 +195,7 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     try:
         vendor_class = infer_provider_class(vendor_name)
     except ValueError:
-        expected = "the library knows no such vendor; expected `vendor:model`, such as `anthropic:claude-sonnet-4-5`"
-        raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected) from None
+        raise unknown_vendor(vendor_name, config.model, at) from None
     if "http_client" not in signature(vendor_class.__init__).parameters:
         raise unbounded_vendor(vendor_name, config.model, at)
     redaction = Redaction(secret)
@@ -221,7 +222,7 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
             caching=_caching(vendor_name, config),
         )
     except (UserError, ValueError, TypeError) as error:
-        expected = f"the vendor's library refuses this model: {redaction.text(str(error)):.300}"
+        expected = f"the vendor's library refuses this model: {cut_to(redaction.text(str(error)), 300)}"
         raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected) from hide(
             error, redaction
         )
@@ -249,7 +250,7 @@ def _vendor(
         vendor = vendor_class(**{name: value for name, value in given.items() if name in accepted})
     except (UserError, ValueError, TypeError) as error:
         redaction = Redaction(wanted["api_key"])
-        expected = f"the vendor's library asks for more: {redaction.text(str(error)):.300}"
+        expected = f"the vendor's library asks for more: {cut_to(redaction.text(str(error)), 300)}"
         raise ConfigError(CONFIGURATION, dotted_key((*at, "api_key")), "", expected) from hide(error, redaction)
     if config.base_url is not None and _host(str(vendor.base_url)) != _host(config.base_url):
         raise ConfigError(CONFIGURATION, dotted_key((*at, "base_url")), "", _NOT_TAKEN["base_url"].format(config.model))
