@@ -58,7 +58,7 @@ def replay(
 
     Verifies the ledgers, then runs each turn with the recorded answers of models and tools and compares every decision with
     the record. Exits with 0 if all are identical, with 5 if a session diverges, with 6 if a ledger is damaged. Reports
-    sessions that were recorded under another policy; with --same-policy they exit with 5 too.
+    sessions that were recorded under another policy; with --same-policy they exit with 5 too. Works while a server runs.
 
     For example:
 

@@ -47,8 +47,8 @@ _HASHES: Final = "hashes of inputs and prompts: `kitchener replay` computes them
 def leaks(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Look for items of one subject in a projection, prompt, signal or lesson of another, in all ledgers under the root.
 
-    Compares references and ids; the report names what it cannot see. Exits with 1 if there is a leak. Works while
-    a server runs.
+    Compares references and ids; the report names what it cannot see. Exits with 1 if there is a leak. Works while a server
+    runs.
 
     For example:
 

@@ -133,7 +133,7 @@ def proof(
     The bundle contains the turn's own entries as they are stored; sealed values stay sealed. Of other entries it contains
     numbers and hashes only: of those that these refer to, and with --chain of all up to the head. The turn names its
     configuration and the projection before its own by hash; --sources adds them, and what those build on. If a head is not
-    signed, the bundle proves only that it is complete, and says so.
+    signed, the bundle proves only that it is complete, and says so. Works while a server runs.
 
     For example:
 
