@@ -109,7 +109,7 @@ _COMMANDS: Final = (
     ("gateway", "gateway:app", _LEARNING, "Show what model calls cost, and where other settings would have routed them."),
     ("mcp", "mcp.mcp:app", _LEARNING, "List MCP servers and their tools, and check what changed."),
     ("ledger", "ledger.ledger:app", _RECORD, "Verify ledgers, look into them, sign their heads and prove what they say."),
-    ("audit", "audit.audit:app", _RECORD, "Look for what should not be on record."),
+    ("audit", "audit.audit:app", _RECORD, "Look for data of one subject in the record of another."),
     ("replay", "replay:replay", _RECORD, "Run recorded turns again, and report where they differ from the record."),
     ("config", "config.config:app", _MACHINE, "Check and show settings."),
     ("doctor", "config.doctor:doctor", _MACHINE, "Check this machine, the settings and the ledgers."),

@@ -89,7 +89,9 @@ def explain(  # noqa: PLR0913  options of a command, all by keyword
     open_: Annotated[bool, Parameter(name="--open", negative="", help="With --html: show the file in a browser.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Explain why items were visible, suppressed, unreachable or not live in a turn.
+    """Show what the model saw in a turn, what was left out, and why.
+
+    Each item is visible, suppressed, unreachable or not live. With --entry, explain one item in full.
 
     With --prompt, show each request to a model instead: its messages, the tools offered, its limits, and its tokens by part.
     The requests are rebuilt from the ledgers, under the recorded settings, and checked by their recorded hashes. TURN may then

@@ -165,7 +165,7 @@ def abandon(
     reason: ReasonOption,
     json: JsonFlag = False,
 ) -> int:
-    """Abandon an intent.
+    """Abandon an intent, and record why. The model no longer sees its turns.
 
     While a server runs, it makes the change.
 

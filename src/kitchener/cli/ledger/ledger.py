@@ -68,12 +68,12 @@ def verify(
     ] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Recompute every hash of every ledger under the root, or of one file. Signed heads, bundles and exported sessions are
-    checked too, and for a root the stored images and files.
+    """Verify every ledger under the root, or what PATH names: recompute every hash.
 
-    Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Names other
-    `*.jsonl` files, such as an export, and skips them. Exits with 6 if there is a fault, with 2 if a ledger may not be read,
-    and with 1 if PATH is a directory without a ledger; a root without one is new. Changes nothing. Works while a server runs.
+    Checks signed heads too, and for a root the stored images and files. Prints the first fault of each file: file, line, byte
+    offset, field, and the expected and found values. Names other `*.jsonl` files, such as an export, and skips them. Exits with
+    6 if there is a fault, with 2 if a ledger may not be read, and with 1 if PATH is a directory without a ledger; a root
+    without one is new. Changes nothing. Works while a server runs.
 
     For example:
 

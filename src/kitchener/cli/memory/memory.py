@@ -87,7 +87,7 @@ def biases(
     as_of: AsOf = None,
     json: JsonFlag = False,
 ) -> int:
-    """Show the lines learned about a subject that the model may be shown.
+    """Show the learned lines about a subject that are in use.
 
     Works while a server runs.
 
@@ -120,9 +120,9 @@ def biases(
 def explain(
     artifact: ArtifactArgument, subject: SubjectChoice = None, *, options: Options = NO_OPTIONS, json: JsonFlag = False
 ) -> int:
-    """Show where an artifact comes from: its signals, events and turns, its history, and the turns that were shown it.
+    """Show where a learned line (an artifact, ART-…) comes from.
 
-    Works while a server runs.
+    Shows its signals, events and turns, its history, and the turns that were shown it. Works while a server runs.
 
     For example:
 
@@ -172,7 +172,7 @@ def deactivate(
     block: Annotated[bool, Parameter(negative="", help="Also never learn from its signal again.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Deactivate an artifact. Its line is no longer shown, and it stays on record.
+    """Stop using a learned line (an artifact, ART-…). It stays on record.
 
     While a server runs, it makes the change.
 

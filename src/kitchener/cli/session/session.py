@@ -86,9 +86,9 @@ def list_(
 ) -> int:
     """List the sessions of an agent class, oldest first.
 
-    Without --agent, lists those of all agent classes if there are several and none is ADMIN. So it does with --subject, --grep
-    or --since, and then exits with 1 if there are none. --grep ignores upper and lower case and line breaks. It reads sealed
-    texts if their keys are here. Works while a server runs.
+    Without --agent, lists those of all agent classes if there are several and none is ADMIN, or if --subject, --grep or --since
+    is given. With one of these three, exits with 1 if there is no such session. --grep ignores upper and lower case and line
+    breaks, and reads sealed texts if their keys are here. Works while a server runs.
 
     For example:
 
