@@ -36,7 +36,12 @@ from tests.erasure import kit as erasure
 from tests.replay.corpus import START_US, BreakingClock
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").glob("*/README.md")),
+]
 IN_EVERY_PAYLOAD = {"v", "session_id", "subject_id", "turn_id", "namespace"}
 
 

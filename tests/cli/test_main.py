@@ -71,11 +71,12 @@ def test_no_help_text_speaks_of_the_locks_of_the_code(command: str, function: Ca
     assert re.search(r"takes?\s+no\s+lock", function.__doc__ or "", re.IGNORECASE) is None, command
 
 
-@pytest.mark.parametrize("command", ["init", "chat", "run", "doctor", "session", "memory", "ledger", "config"])
-def test_the_list_says_of_a_command_what_its_own_help_says_first(command: str) -> None:
-    listed = build_app(is_listing=True)[command].help
-    own = build_app(is_listing=False)[command].help.strip().splitlines()[0]
-    assert listed == own
+def test_the_list_says_of_a_command_what_its_own_help_says_first() -> None:
+    """The list comes last here: a group is one object, and the list gives it another text."""
+    app = build_app(is_listing=False)
+    own = {each: app[each].help.strip().splitlines()[0] for each in app if not each.startswith("-")}
+    app = build_app(is_listing=True)
+    assert {each: app[each].help for each in own} == own
 
 
 @pytest.mark.parametrize(

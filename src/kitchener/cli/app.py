@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Final, NoReturn, TextIO, cast
 
 import structlog
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE, CommandFailed
 from kitchener.cli.terminal.log_lines import show_logs
@@ -77,10 +77,11 @@ _LINGER_S: Final = 1.0
 
 _HELP = """Run LLM agents and record every decision.
 
-Start with `kitchener chat`: it needs no settings, no network and no key.
+Start with `kitchener chat`: it needs no settings, no network and no key. `kitchener COMMAND --help` explains a command with
+examples.
 
-Exit codes: 0 success, 1 negative answer, 2 wrong usage or settings, 3 blocked by competing intents, 4 invalid life cycle,
-5 a replay diverged, 6 a ledger is damaged, 7 another process uses a ledger, 130 interrupted.
+Exit codes: 0 success, 1 negative answer, 2 wrong usage or settings, 3 several intents compete, 4 an entry contradicts earlier
+ones, 5 a replay differs from the record, 6 a ledger is damaged, 7 another process has the ledgers, 130 interrupted.
 """
 
 
@@ -88,26 +89,31 @@ def _version() -> str:
     return importlib.metadata.version("kitchener")
 
 
+_START, _CONVERSATIONS, _LEARNING, _RECORD, _MACHINE, _OPTIONS = map(
+    Group.create_ordered,
+    ("Start", "Conversations", "Memory, models and tools", "The record", "Settings and this machine", "Options"),
+)
+"""The headings of the list of commands, in order."""
 _COMMANDS: Final = (
-    ("init", "config.init:init", "Write a `kitchener.toml` with the settings that matter."),
-    ("chat", "chat.chat:chat", "Talk to an agent."),
-    ("run", "run.run:run", "Run the conversations of a file."),
-    ("serve", "serve.serve_command:serve", "Serve the agents over HTTP, for chat clients and programs."),
-    ("context", "context.context:app", "Show what the model sees, and why."),
-    ("intent", "intent.intent:app", "List and change the intents of sessions."),
-    ("session", "session.session:app", "List, show, end, repair and move sessions."),
-    ("approval", "approval.approval:app", "Allow or refuse tool calls that wait for a person."),
-    ("memory", "memory.memory:app", "Show what was learned about subjects, and withdraw it."),
-    ("content", "content.content:app", "Check and save the images and files of messages."),
-    ("subject", "session.subject:app", "Erase what a person said."),
-    ("gateway", "gateway:app", "Show where other settings would have routed model calls."),
-    ("mcp", "mcp.mcp:app", "List MCP servers and their tools, and check what changed."),
-    ("ledger", "ledger.ledger:app", "Verify ledgers and look into them."),
-    ("audit", "audit.audit:app", "Look for what should not be on record."),
-    ("replay", "replay:replay", "Run recorded turns again and report differences."),
-    ("config", "config.config:app", "Check and show settings."),
-    ("doctor", "config.doctor:doctor", "Check this machine, the settings and the ledgers."),
-    ("completion", "completion:completion", "Print a script with which a shell completes commands and options."),
+    ("init", "config.init:init", _START, "Write a `kitchener.toml` with the settings that matter."),
+    ("chat", "chat.chat:chat", _START, "Talk to an agent."),
+    ("run", "run.run:run", _START, "Run the conversations of a file."),
+    ("serve", "serve.serve_command:serve", _START, "Serve the agents over HTTP, for chat clients and programs."),
+    ("context", "context.context:app", _CONVERSATIONS, "Show what the model sees, and why."),
+    ("intent", "intent.intent:app", _CONVERSATIONS, "List and change the intents of sessions."),
+    ("session", "session.session:app", _CONVERSATIONS, "List, show, end, repair and move sessions."),
+    ("approval", "approval.approval:app", _CONVERSATIONS, "Allow or refuse tool calls that wait for a person."),
+    ("content", "content.content:app", _CONVERSATIONS, "Check and save the images and files of messages."),
+    ("subject", "session.subject:app", _CONVERSATIONS, "Erase what a person said."),
+    ("memory", "memory.memory:app", _LEARNING, "Show what was learned about subjects, and withdraw it."),
+    ("gateway", "gateway:app", _LEARNING, "Show what model calls cost, and where other settings would have routed them."),
+    ("mcp", "mcp.mcp:app", _LEARNING, "List MCP servers and their tools, and check what changed."),
+    ("ledger", "ledger.ledger:app", _RECORD, "Verify ledgers, look into them, sign their heads and prove what they say."),
+    ("audit", "audit.audit:app", _RECORD, "Look for data of one subject in the record of another."),
+    ("replay", "replay:replay", _RECORD, "Run recorded turns again, and report where they differ from the record."),
+    ("config", "config.config:app", _MACHINE, "Check and show settings."),
+    ("doctor", "config.doctor:doctor", _MACHINE, "Check this machine, the settings and the ledgers."),
+    ("completion", "completion:completion", _MACHINE, "Print a script with which a shell completes commands and options."),
 )
 
 
@@ -131,8 +137,10 @@ def build_app(*, is_listing: bool) -> App:
         version_format="plaintext",
         default_parameter=Parameter(show_default=_shown_default),
     )
-    for name, place, summary in _COMMANDS:
-        app.command(f"kitchener.cli.{place}", name=name, **({"help": summary} if is_listing else {}))
+    for flag in ("--help", "--version"):
+        app[flag].group = _OPTIONS
+    for name, place, group, summary in _COMMANDS:
+        app.command(f"kitchener.cli.{place}", name=name, group=group, **({"help": summary} if is_listing else {}))
     return app
 
 

@@ -57,7 +57,8 @@ def what_if(
 ) -> int:
     """Route recorded model calls by other settings, and show which provider would have answered and at what cost.
 
-    Calls no model. Recorded failures happen again; a provider without a record is assumed to answer. Works while a server runs.
+    Calls no model. Recorded failures happen again; a provider without a record is assumed to answer. Works while a server
+    runs.
 
     For example:
 
@@ -95,7 +96,7 @@ def cost(
 ) -> int:
     """Show what the recorded model calls used at each provider and model, and what they cost by `[router.prices]`.
 
-    A cost without a configured price is unknown. Calls no model, and works while a server runs.
+    A cost without a configured price is unknown. Calls no model. Works while a server runs.
 
     For example:
 

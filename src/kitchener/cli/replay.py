@@ -59,7 +59,7 @@ def replay(
     Verifies the ledgers, then runs each turn with the recorded answers of models and tools and compares every decision with
     the record. Exits with 0 if all are identical, with 5 if a session diverges, with 6 if a ledger is damaged. Reports
     sessions that were recorded under another policy; with --same-policy they exit with 5 too. With --with-config, --all prints
-    the sessions that would change and a count of all; --json has every session.
+    the sessions that would change and a count of all; --json has every session. Works while a server runs.
 
     For example:
 

@@ -1,6 +1,8 @@
 """Commands in a process of their own change a root that a runtime has open, through that runtime (docs/commands.md)."""
 
 import json
+import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -387,10 +389,38 @@ READS = {
 }
 
 
+NEEDS_NO_ROOT = {"completion", "config check", "config schema", "config show", "init"}
+
+
 def test_every_command_reads_or_is_carried_out_by_the_running_service() -> None:
     names = [*THROUGH_A_SERVICE, *CHANGES_NO_OPEN_ROOT, *READS]
     assert sorted(names) == sorted(name for name, _ in every_command())
     assert set().union(*THROUGH_A_SERVICE.values(), {"statistics"}) == OPERATIONS.keys()
+
+
+@pytest.mark.parametrize(("name", "function"), [each for each in every_command() if each[0] not in NEEDS_NO_ROOT])
+def test_a_help_text_says_whether_the_command_works_while_a_server_runs(name: str, function: Callable[..., object]) -> None:
+    says = " ".join((function.__doc__ or "").split())
+    assert (re.search(r"Works while (a server|`kitchener serve`) runs\.", says) is not None) == (name in READS)
+    assert (re.search(r"While a server runs, (it makes the change|the turn continues)", says) is not None) == (
+        name in THROUGH_A_SERVICE
+    )
+
+
+def test_the_page_lists_what_works_beside_a_process() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
+    rows = page.partition("| command | beside a process that has the root open |")[2].partition("\n\n")[0].splitlines()[2:]
+    found = []
+    for row in rows:
+        names = set()
+        for group in row.split("|")[1].split(";"):
+            first, *others = re.findall(r"`([^`]+)`", group)
+            names |= {first, *(each if " " in each or " " not in first else f"{first.split()[0]} {each}" for each in others)}
+        found.append(names)
+    reads, changes, own, *rest = found
+    assert reads == READS - NEEDS_NO_ROOT
+    assert changes == THROUGH_A_SERVICE.keys()
+    assert own | set().union(*rest) == CHANGES_NO_OPEN_ROOT.keys() - {"init"}
 
 
 async def test_requests_that_change_something_are_carried_out_one_at_a_time(tmp_path: Path) -> None:

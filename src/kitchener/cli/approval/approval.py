@@ -59,7 +59,9 @@ def list_(
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Also those that were answered or have expired.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """List the tool calls that wait for a person, oldest first. Works while a server runs.
+    """List the tool calls that wait for a person, oldest first.
+
+    Works while a server runs.
 
     For example:
 
@@ -88,7 +90,9 @@ def _of_clients(calls: Sequence[ApprovalInfo]) -> str:
 
 @app.command
 def show(approval: ApprovalArgument, /, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
-    """Show what a request asks for, which rule asks, and who answered what. Works while a server runs.
+    """Show what a request asks for, which rule asks, and who answered what.
+
+    Works while a server runs.
 
     For example:
 
@@ -142,7 +146,8 @@ def approve(
 ) -> int:
     """Approve a waiting tool call. The turn continues, and its reply is shown.
 
-    The same answer given again shows the same reply. Exits with 1 if the request is unknown or has another answer.
+    The same answer given again shows the same reply. Exits with 1 if the request is unknown or has another answer. While a
+    server runs, the turn continues there.
 
     For example:
 
@@ -168,6 +173,8 @@ def deny(
     json: JsonFlag = False,
 ) -> int:
     """Deny a waiting tool call. The model reads this, and its reply is shown.
+
+    While a server runs, the turn continues there.
 
     For example:
 

@@ -26,7 +26,7 @@ from kitchener.records.ref import refs_in
 from kitchener.runtime.root_layout import index_dir
 from kitchener.sealed_values import is_sealed
 
-app = App(name="audit", help="Look for what should not be on record.")
+app = App(name="audit", help="Look for data of one subject in the record of another.")
 
 LeakKind = Literal["projection", "attention", "prompt", "signal", "lesson", "intent", "session", "record"]
 """Where an item of another subject was found: `projection` and `attention` are what a model may see, `prompt` is what it was
@@ -45,10 +45,10 @@ _HASHES: Final = "hashes of inputs and prompts: `kitchener replay` computes them
 
 @app.command
 def leaks(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
-    """Look for items of one subject in a projection, prompt, signal or lesson of another, in all ledgers under the root.
+    """Look for data of one subject in the record of another, in all ledgers under the root.
 
-    Compares references and ids; the report names what it cannot see. Exits with 1 if there is a leak. Works while
-    a server runs.
+    Compares the references and ids in projections, prompts, signals, lessons and all other entries. The report names what it
+    cannot see. Exits with 1 if there is a leak. Works while a server runs.
 
     For example:
 

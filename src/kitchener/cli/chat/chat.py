@@ -69,7 +69,7 @@ def chat(
 ) -> int:
     """Talk to an agent.
 
-    On a terminal the reply appears as the model writes it, and text that is taken back is marked. From a pipe, each line is a
+    On a terminal the reply appears as the model writes it, and text that is withdrawn is marked. From a pipe, each line is a
     message and standard output gets plain replies. `/help` lists the commands of the chat. Exits with 1 if a turn failed.
 
     For example:

@@ -96,10 +96,10 @@ def doctor(
 ) -> int:
     """Check this machine, the settings and the ledgers.
 
-    Looks at versions, settings, the modules of tools, API keys, the subjects' keys, the file system under the root (locks,
-    and how long a sync takes), at each ledger's head and holder, and at how many of the newest turns found a full queue.
-    Where a process has the root open and listens, also at its queues. Works while a server runs. Changes nothing but a
-    temporary file, and calls providers and MCP servers only with `--probe`. Exits with 1 where something fails.
+    Looks at versions, settings, the modules of tools, API keys, the subjects' keys, the file system under the root (locks, and
+    how long a sync takes), at each ledger's head and holder, and at how many of the newest turns found a full queue. Where a
+    process has the root open and listens, also at its queues. Changes nothing but a temporary file, and calls providers and
+    MCP servers only with `--probe`. Exits with 1 where something fails. Works while a server runs.
 
     For example:
 

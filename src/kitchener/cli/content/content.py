@@ -28,8 +28,8 @@ app = App(name="content", help="Check and save the images and files of messages.
 def check(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Check every stored image and file against the entry that names it.
 
-    Needs no keys, and works while a server runs. Also counts the files that no entry names: a crash can
-    leave one, and `kitchener content clean` removes them. Exits with 6 if a file is missing or was changed.
+    Needs no keys. Also counts the files that no entry names: a crash can leave one, and `kitchener content clean` removes
+    them. Exits with 6 if a file is missing or was changed. Works while a server runs.
 
     For example:
 
@@ -48,7 +48,9 @@ def save(
     options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
-    """Save an image or a file of a message. Works while a server runs; needs the subject's key where content is sealed.
+    """Save an image or a file of a message.
+
+    Needs the subject's key where content is sealed. Works while a server runs.
 
     For example:
 
@@ -61,6 +63,8 @@ def save(
 @app.command
 def clean(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Remove the stored files that no entry names.
+
+    While a server runs, it makes the change.
 
     For example:
 

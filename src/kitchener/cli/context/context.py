@@ -89,14 +89,17 @@ def explain(  # noqa: PLR0913  options of a command, all by keyword
     open_: Annotated[bool, Parameter(name="--open", negative="", help="With --html: show the file in a browser.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Explain why items were visible, suppressed, unreachable or not live in a turn. Works while a server runs.
+    """Show what the model saw in a turn, what was left out, and why.
+
+    Each item is visible, suppressed, unreachable or not live. With --entry, explain one item in full.
 
     With --prompt, show each request to a model instead: its messages, the tools offered, its limits, and its tokens by part.
     The requests are rebuilt from the ledgers, under the recorded settings, and checked by their recorded hashes. TURN may then
     also be the work order of a consolidation. Exits with 1 if a request cannot be shown or has another hash.
 
-    With --html, write one file that needs nothing else: the turn, its budget, what was shown and left out and why, the requests
-    word for word, tools, learned lines, and the differences from the turn before. Only its owner can read the file.
+    With --html, write one file that needs nothing else: the turn, its budget, what was shown and left out and why, the
+    requests word for word, tools, learned lines, and the differences from the turn before. Only its owner can read the file.
+    Works while a server runs.
 
     For example:
 
@@ -131,7 +134,9 @@ def diff(
     options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
-    """Compare what the model saw in two turns, and explain the differences. Works while a server runs.
+    """Compare what the model saw in two turns, and explain the differences.
+
+    Works while a server runs.
 
     For example:
 
@@ -156,10 +161,10 @@ def shadow(
     options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
-    """Compare what `context_mode = "shadow"` would have shown with what attention showed. Works while a server runs.
+    """Compare what `context_mode = "shadow"` would have shown with what attention showed.
 
     Prints every turn of a session, or the ten turns of all sessions that differ most, and a summary. Exits with 1 if nothing
-    was decided in shadow.
+    was decided in shadow. Works while a server runs.
 
     For example:
 

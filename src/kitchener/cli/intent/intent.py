@@ -50,7 +50,9 @@ def list_(
     options: Options = NO_OPTIONS,
     json: JsonFlag = False,
 ) -> int:
-    """List intents and their status, in the order of declaration. Works while a server runs.
+    """List intents and their status, in the order of declaration.
+
+    Works while a server runs.
 
     For example:
 
@@ -86,6 +88,8 @@ def declare(
 ) -> int:
     """Declare an intent of a session. It competes with other live intents except its parent.
 
+    While a server runs, it makes the change.
+
     For example:
 
         kitchener intent declare "find a hotel in Graz" last
@@ -116,6 +120,8 @@ def fork(
 ) -> int:
     """Split an intent into child intents, one for each objective.
 
+    While a server runs, it makes the change.
+
     For example:
 
         kitchener intent fork INT-0a1b2c3d4e5f6071 "the flight" "the hotel" --active 1
@@ -141,6 +147,8 @@ def close(
 ) -> int:
     """Close an intent. The model no longer sees its turns.
 
+    While a server runs, it makes the change.
+
     For example:
 
         kitchener intent close INT-0a1b2c3d4e5f6071 --outcome "booked"
@@ -157,7 +165,9 @@ def abandon(
     reason: ReasonOption,
     json: JsonFlag = False,
 ) -> int:
-    """Abandon an intent.
+    """Abandon an intent, and record why. The model no longer sees its turns.
+
+    While a server runs, it makes the change.
 
     For example:
 
@@ -176,6 +186,8 @@ def reopen(
     json: JsonFlag = False,
 ) -> int:
     """Reopen an intent that ended or was deferred. The model sees its turns again.
+
+    While a server runs, it makes the change.
 
     For example:
 

@@ -69,13 +69,12 @@ def verify(
     ] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Recompute every hash of every ledger under the root, or of one file. Signed heads, bundles and exported sessions are
-    checked too, and for a root the stored images and files.
+    """Verify every ledger under the root, or what PATH names: recompute every hash.
 
-    Prints the first fault of each file: file, line, byte offset, field, and the expected and found values. Names other
-    `*.jsonl` files, such as an export, and skips them. Exits with 6 if there is a fault, with 2 if a ledger may not be read,
-    and with 1 if PATH is a directory without a ledger; a root without one is new. Changes nothing, and does not disturb a
-    process that writes.
+    Checks signed heads too, and for a root the stored images and files. Prints the first fault of each file: file, line, byte
+    offset, field, and the expected and found values. Names other `*.jsonl` files, such as an export, and skips them. Exits with
+    6 if there is a fault, with 2 if a ledger may not be read, and with 1 if PATH is a directory without a ledger; a root
+    without one is new. Changes nothing. Works while a server runs.
 
     For example:
 
@@ -108,6 +107,8 @@ def tail(
 ) -> int:
     """Print the newest entries of a ledger, oldest first.
 
+    Works while a server runs.
+
     For example:
 
         kitchener ledger tail
@@ -133,10 +134,10 @@ def show(
     ledger: Annotated[LedgerName | None, Parameter(help="Only this ledger of the agent class. Default: all.")] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Show whole entries by their id. Works while a server runs.
+    """Show whole entries by their id.
 
     Ledgers number their entries on their own, so several may have an entry with this id. Without --agent, looks into the
-    ledgers of all agent classes.
+    ledgers of all agent classes. Works while a server runs.
 
     For example:
 

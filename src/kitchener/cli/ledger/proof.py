@@ -132,9 +132,9 @@ def proof(
     """Write the evidence of one turn as a bundle that anybody can verify without Kitchener and without the ledgers.
 
     The bundle contains the turn's own entries as they are stored; sealed values stay sealed. Of other entries it contains
-    numbers and hashes only: of those that these refer to, and with --chain of all up to the head. The turn names its
-    configuration and the projection before its own by hash; --sources adds them, and what those build on. If a head is not
-    signed, the bundle proves only that it is complete, and says so.
+    numbers and hashes only: of those that these refer to, and with --chain of all up to the head. --sources adds the settings,
+    prompts, tools and earlier projections that the turn names by hash. If a head is not signed, the bundle proves only that it
+    is consistent in itself, and says so: run `kitchener ledger checkpoint` first. Works while a server runs.
 
     For example:
 

@@ -36,7 +36,7 @@ ServerChoice = Annotated[str | None, Parameter(help="Only this server.")]
 def list_servers(server: ServerChoice = None, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """List the configured servers, and the tools of the newest recorded turn.
 
-    Starts no MCP server and reaches none.
+    Starts no MCP server and reaches none. Works while `kitchener serve` runs.
 
     For example:
 
@@ -66,7 +66,8 @@ def list_servers(server: ServerChoice = None, *, options: Options = NO_OPTIONS, 
 def check(server: ServerChoice = None, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """Start or reach the servers, and show their tools and what changed since the newest recorded turn.
 
-    Calls no tool. Exits with 1 if a server does not answer, or a tool cannot be offered.
+    Calls no tool. Exits with 1 if a server does not answer, or a tool cannot be offered. Works while
+    `kitchener serve` runs.
 
     For example:
 

@@ -42,10 +42,10 @@ def signals(
     min_count: Annotated[int, Parameter(validator=Number(gte=0), help="Only signals with at least this many events.")] = 0,
     json: JsonFlag = False,
 ) -> int:
-    """Show a subject's signals, and how close each gate is to opening. Works while a server runs.
+    """Show a subject's signals, and how close each gate is to opening.
 
     A gate opens when a signal occurred often enough in enough sessions. Kitchener then learns from it. If that failed, a line
-    below the table says why.
+    below the table says why. Works while a server runs.
 
     For example:
 
@@ -87,7 +87,9 @@ def biases(
     as_of: AsOf = None,
     json: JsonFlag = False,
 ) -> int:
-    """Show the lines learned about a subject that the model may be shown. Works while a server runs.
+    """Show the learned lines about a subject that are in use.
+
+    Works while a server runs.
 
     For example:
 
@@ -118,9 +120,9 @@ def biases(
 def explain(
     artifact: ArtifactArgument, subject: SubjectChoice = None, *, options: Options = NO_OPTIONS, json: JsonFlag = False
 ) -> int:
-    """Show where an artifact comes from: its signals, events and turns, its history, and the turns that were shown it.
+    """Show where a learned line (an artifact, ART-…) comes from.
 
-    Works while a server runs.
+    Shows its signals, events and turns, its history, and the turns that were shown it. Works while a server runs.
 
     For example:
 
@@ -170,7 +172,9 @@ def deactivate(
     block: Annotated[bool, Parameter(negative="", help="Also never learn from its signal again.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Deactivate an artifact. Its line is no longer shown, and it stays on record.
+    """Stop using a learned line (an artifact, ART-…). It stays on record.
+
+    While a server runs, it makes the change.
 
     For example:
 
@@ -197,7 +201,7 @@ def quarantine(
 ) -> int:
     """Stop counting a signal or an event, and deactivate the artifacts that nothing else supports.
 
-    Prints these artifacts and the turns that were shown them.
+    Prints these artifacts and the turns that were shown them. While a server runs, it makes the change.
 
     For example:
 
@@ -223,7 +227,7 @@ def import_(
 ) -> int:
     """Import lines that were learned elsewhere: all lines of a file, or none.
 
-    Skips known lines. Marks events that are in no ledger here as unverified.
+    Skips known lines. Marks events that are in no ledger here as unverified. While a server runs, it makes the change.
 
     For example:
 
@@ -256,9 +260,9 @@ def export(
     options: Options = NO_OPTIONS,
     output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="File to write. Default: standard output.")] = None,
 ) -> int:
-    """Write learned lines as JSON lines, with their sources and history. Works while a server runs.
+    """Write learned lines as JSON lines, with their sources and history.
 
-    `kitchener memory import` reads these lines.
+    `kitchener memory import` reads these lines. Works while a server runs.
 
     For example:
 

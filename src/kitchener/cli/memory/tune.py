@@ -50,7 +50,7 @@ def tune(
 ) -> int:
     """Show what other thresholds of the gate would have learned from the recorded signals, how soon, and how steadily.
 
-    Works while a server runs, and calls no model. Without ranges it tries values near the configured thresholds.
+    Calls no model. Without ranges it tries values near the configured thresholds. Works while a server runs.
 
     For example:
 

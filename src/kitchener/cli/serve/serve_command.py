@@ -41,10 +41,11 @@ def serve(
     log_level: LogLevel = None,
     log_format: LogFormat = "text",
 ) -> int:
-    """Serve the agents over HTTP, through the OpenAI API and Kitchener's own.
+    """Serve the agents over HTTP, for chat clients and programs.
 
-    Without `[serve.clients]` it listens on this machine only, and accepts any key. SIGTERM or Ctrl-C lets running turns finish
-    within `limits.shutdown_grace_s`, aborts the others on record, and exits with 0; a second one ends it at once.
+    It serves the OpenAI API, AG-UI, its own API, and a web page at `/`. Without `[serve.clients]` it listens on this machine
+    only, and accepts any key. SIGTERM or Ctrl-C lets running turns finish within `limits.shutdown_grace_s`, aborts the others
+    on record, and exits with 0; a second one ends it at once.
 
     For example:
 

@@ -34,9 +34,9 @@ def export(
 ) -> int:
     """Write a session as a folder that `kitchener session import` adds to another root.
 
-    The folder has the session's entries, the entries of its subject's other sessions and memory that its turns could read,
-    and the hash chains of both. Verifies the ledgers before and the folder afterwards. Works while a server runs. Sealed
-    content stays sealed.
+    The folder has the session's entries, the entries of its subject's other sessions and memory that its turns could read, and
+    the hash chains of both. Verifies the ledgers before and the folder afterwards. Sealed content stays sealed. Works while a
+    server runs.
 
     For example:
 
@@ -68,7 +68,8 @@ def import_(
     message with its "session". Each conversation becomes a session, which later turns can recall, with its times and speakers.
     Checks the whole file before it writes anything.
 
-    Existing sessions are not written again. If the import is interrupted, run it again.
+    Existing sessions are not written again. If the import is interrupted, run it again. While a server runs, it makes the
+    change.
 
     For example:
 

@@ -31,7 +31,7 @@ def repair(
     """List a session's invalid life-cycle entries, and void the ones you name.
 
     Deletes and changes nothing: a `LIFECYCLE_VOIDED` entry says which entry no longer counts. Exits with 4 while invalid
-    entries remain. Takes a lock only to write.
+    entries remain. While a server runs, it makes the change.
 
     For example:
 

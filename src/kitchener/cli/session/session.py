@@ -84,11 +84,11 @@ def list_(
     limit: Annotated[int | None, Parameter(validator=Number(gte=1), help="Show only this many, the newest ones.")] = None,
     json: JsonFlag = False,
 ) -> int:
-    """List the sessions of an agent class, oldest first. Works while a server runs.
+    """List the sessions of an agent class, oldest first.
 
-    Without --agent, lists those of all agent classes if there are several and none is ADMIN. So it does with --subject, --grep
-    or --since, and then exits with 1 if there are none. --grep ignores upper and lower case and line breaks. It reads sealed
-    texts if their keys are here.
+    Without --agent, lists those of all agent classes if there are several and none is ADMIN, or if --subject, --grep or --since
+    is given. With one of these three, exits with 1 if there is no such session. --grep ignores upper and lower case and line
+    breaks, and reads sealed texts if their keys are here. Works while a server runs.
 
     For example:
 
@@ -130,7 +130,9 @@ def _print_rows(rows: Sequence[SessionRow]) -> None:
 
 @app.command
 def show(session: SessionArgument, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
-    """Show the turns of a session: messages, replies and work orders. Works while a server runs.
+    """Show the turns of a session: messages, replies and work orders.
+
+    Works while a server runs.
 
     For example:
 
@@ -145,6 +147,8 @@ def show(session: SessionArgument, *, options: Options = NO_OPTIONS, json: JsonF
 @app.command
 def end(session: SessionArgument, *, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     """End a session. It runs the messages that already wait and takes no more.
+
+    While a server runs, it makes the change.
 
     For example:
 

@@ -37,9 +37,9 @@ def erase_(
     """Erase a subject: destroy the key that decrypts what they said, in every agent class, for good.
 
     Ends their sessions, withdraws what was learned from them, and records `SUBJECT_ERASED`. Every ledger still verifies.
-    Nothing can restore the text. Requires sealed content. A running process that listens erases the subject itself, and cancels
-    the subject's running turns. If it is interrupted, run it again.
-    Exits with 1 if there is no such subject, or if turns that were stored in plain text stay readable.
+    Nothing can restore the text. Requires sealed content. While a server runs, it makes the change, and cancels the
+    subject's running turns. If it is interrupted, run it again. Exits with 1 if there is no such subject, or if turns that
+    were stored in plain text stay readable.
 
     For example:
 
