@@ -59,9 +59,9 @@ async def test_a_call_that_http_answers_in_place_of_the_protocol_fails_alone_and
             assert (found(runtime)["starts"], found(runtime)["problem"]) == (1, "")
 
 
-@pytest.mark.parametrize(("fault", "_", "why"), FAULTS[::3], ids=[each[0] for each in FAULTS[::3]])
+@pytest.mark.parametrize(("fault", "why"), [(fault, why) for fault, _, why in FAULTS[::3]])
 async def test_a_server_over_http_that_answers_nothing_any_more_is_told_with_its_reason(
-    tmp_path: Path, fault: str, _: str, why: str
+    tmp_path: Path, fault: str, why: str
 ) -> None:
     """Regression: it was told to be connected for ever. Nobody calls it here."""
     folder = tmp_path / "fs"
