@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 
 def told_of_connect(host: str, port: object, error: OSError, *, is_proxy: bool = False) -> str:
@@ -22,6 +23,13 @@ def told_of_connect(host: str, port: object, error: OSError, *, is_proxy: bool =
         case socket.gaierror():
             return f"the host {host!r} cannot be found: {error.strerror or error}"
     return f"cannot connect to {'the proxy ' if is_proxy else ''}{place}: {problem_of_socket(error)}"
+
+
+def told_of_connect_to(url: str, error: OSError, *, is_proxy: bool = False) -> str:
+    """Returns why there is no connection to the host and port of a URL."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return told_of_connect(parts.hostname or "", port, error, is_proxy=is_proxy)
 
 
 def problem_of_socket(error: OSError) -> str:

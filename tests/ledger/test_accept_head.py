@@ -10,7 +10,7 @@ import pytest
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerLocked, LedgerPathError, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger import verify_file
-from kitchener.ledger.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead, accept_head
+from kitchener.ledger.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead, AcceptedPayload, accept_head
 from kitchener.ledger.disk.manifests import folder_of
 from kitchener.ledger.index.index_dirs import index_dirs_near
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_checkpoint, sign_ledger
@@ -68,17 +68,16 @@ async def test_what_is_there_is_accepted_and_what_is_missing_is_on_record(
             pytest.fail("it was opened")
     accepted = accept(path)
     total = sum(before) + sum(after)
-    assert accepted == AcceptedHead(
-        str(path),
-        LEDGER,
-        sum(before),
-        whole.head,
-        sum(before) + 1,
-        total,
-        {"seq": total, "chain_hash": head},
-        REASON,
-        None,
-    )
+    record: AcceptedPayload = {
+        "v": 1,
+        "seq": sum(before),
+        "chain_hash": whole.head,
+        "missing_from": sum(before) + 1,
+        "missing_to": total,
+        "known_head": {"seq": total, "chain_hash": head},
+        "reason": REASON,
+    }
+    assert accepted == AcceptedHead(str(path), LEDGER, record, None)
     await check_accepted(path, total, sum(before) + 1)
     assert accept(path) is None
 
@@ -94,7 +93,7 @@ async def test_a_signed_head_of_a_missing_entry_is_put_aside(tmp_path: Path) -> 
     assert accepted.set_aside is not None
     assert held is not None
     assert (held.seq, held.chain_hash) == (6, head)
-    assert accepted.known_head == {"seq": 6, "chain_hash": head}
+    assert accepted.record["known_head"] == {"seq": 6, "chain_hash": head}
     assert read_checkpoint(path) is None
     assert Path(accepted.set_aside).read_bytes().startswith(b'{"chain_hash":"' + head.encode())
     await check_accepted(path, 6, 5)
@@ -122,7 +121,8 @@ async def test_an_emptied_file_is_accepted_too(tmp_path: Path) -> None:
     change(path, lambda _: b"")
     accepted = accept(path)
     assert accepted is not None
-    assert (accepted.ledger_id, accepted.seq, accepted.missing_from, accepted.missing_to) == (LEDGER, 0, 1, 2)
+    record = accepted.record
+    assert (accepted.ledger_id, record["seq"], record["missing_from"], record["missing_to"]) == (LEDGER, 0, 1, 2)
     await check_accepted(path, 2, 1)
 
 

@@ -30,6 +30,8 @@ class HttpServer:
     """The answers with which `remove` was called again."""
     begun: threading.Event = field(default_factory=threading.Event)
     """Set once `hold` runs."""
+    holding: int = 0
+    """Calls of `hold` that have begun."""
     released: threading.Event = field(default_factory=threading.Event)
     """Set it to let `hold` answer."""
 
@@ -73,6 +75,7 @@ def _server(state: HttpServer) -> MCPServer:
     @server.tool()
     async def hold() -> str:
         """Answers when it is let."""
+        state.holding += 1
         state.begun.set()
         with anyio.fail_after(20):
             await anyio.to_thread.run_sync(state.released.wait, abandon_on_cancel=True)

@@ -5,7 +5,8 @@
 
 It lists the tools of FOLDER/tools.json, and appends the name of each called tool to FOLDER/calls. What a tool does follows from
 its name. It speaks the handshake of 2025-11-25, starts in a few milliseconds and needs no package. Where FOLDER/stateless
-exists, it speaks the protocol of 2026-07-28, in which a tool may ask a person.
+exists, it speaks the protocol of 2026-07-28, in which a tool may ask a person. Where FOLDER/fault exists, it answers over HTTP
+as that file says: `FAULT`, or `FAULT METHOD` for requests of one method.
 """
 
 import json
@@ -96,6 +97,25 @@ def refuse_with(request_id: object, arguments: dict[str, Any], params: dict[str,
 
 def fail_with(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
     answer(request_id, arguments["text"], isError=True)
+
+
+def no_message(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    send({"id": request_id, "error": {"code": -32603}})
+
+
+def no_reason(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    send({"id": request_id, "error": {"code": -32603, "message": ""}})
+
+
+def own_error(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    send({"id": request_id, "error": {"code": -32000, "message": "the desk is closed"}})
+
+
+def doze(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    """Reads and answers nothing until FOLDER/awake exists."""
+    while not (FOLDER / "awake").exists():
+        time.sleep(0.005)
+    answer(request_id, "dozed")
 
 
 def wrong_form(request_id: object, arguments: dict[str, Any], params: dict[str, Any]) -> None:
@@ -190,8 +210,25 @@ def ask_here(request_id: object, arguments: dict[str, Any], params: dict[str, An
 
 
 TOOLS = (
-    *(ask, ask_here, begs, big, change, deep, die, die_once, echo, endless, environment, fail_with, fails, flood, garbage),
-    *(hold, many, noticed, progress, refuse_with, refused, release, twice, wrong_form),
+    *(
+        ask,
+        ask_here,
+        begs,
+        big,
+        change,
+        deep,
+        die,
+        die_once,
+        doze,
+        echo,
+        endless,
+        environment,
+        fail_with,
+        fails,
+        flood,
+        garbage,
+    ),
+    *(hold, many, no_message, no_reason, noticed, own_error, progress, refuse_with, refused, release, twice, wrong_form),
 )
 BY_NAME = {each.__name__: each for each in TOOLS}
 
@@ -229,6 +266,33 @@ def handle(message: dict[str, Any]) -> None:
             notes.write(f"{method}\n")
 
 
+def fault_for(message: dict[str, Any]) -> str:
+    """The fault with which a request over HTTP is answered; "": with none."""
+    if "id" not in message or not (FOLDER / "fault").exists():
+        return ""
+    fault, _, method = (FOLDER / "fault").read_text().partition(" ")
+    return fault if method in ("", message["method"]) else ""
+
+
+def wrong_answer(fault: str) -> tuple[int, dict[str, str], str, bytes]:
+    """An answer of HTTP without a message of the protocol: its status, a header, its type and its body."""
+    json_type = "application/json"
+    if fault.isdigit():
+        return int(fault), {}, "text/plain", b"no"
+    if fault.startswith("to:"):
+        return 307, {"location": fault.removeprefix("to:")}, "text/plain", b""
+    if fault == "page":
+        return 200, {}, "text/html; charset=utf-8", b"<html>Welcome</html>"
+    if fault == "packed":
+        return 200, {"content-encoding": "gzip"}, json_type, b"not gzip"
+    if fault == "wordless":
+        return 200, {}, json_type, b'{"jsonrpc": "2.0", "id": 1, "error": {"code": -32603}}'
+    if fault == "cut":
+        note = b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}'
+        return 200, {}, "text/event-stream", b"event: message\ndata: " + note + b"\n\n"
+    return 200, {}, json_type, b"{broken"
+
+
 def serve(port: int) -> None:
     """Answers over HTTP, one request at a time, each with the message that `handle` sends last.
 
@@ -246,6 +310,9 @@ def serve(port: int) -> None:
             if session not in (None, own) and (FOLDER / "sessions").exists():
                 self.send_error(int((FOLDER / "sessions").read_text()), "No valid session ID provided")
                 return
+            if (fault := fault_for(message)) not in ("", f"to:{self.path}"):
+                self.misbehave(fault)
+                return
             handle(message)
             body = json.dumps({"jsonrpc": "2.0", **sent[-1]}).encode() if sent else b""
             self.send_response(200 if body else 202)
@@ -253,6 +320,20 @@ def serve(port: int) -> None:
             self.send_header("content-length", str(len(body)))
             if (FOLDER / "sessions").exists():
                 self.send_header("mcp-session-id", own)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def misbehave(self, fault: str) -> None:
+            if fault == "closes":
+                self.close_connection = True
+                return
+            while fault == "dozes" and (FOLDER / "fault").exists():
+                time.sleep(0.005)
+            status, header, kind, body = wrong_answer(fault)
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            for name, value in header.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 

@@ -118,6 +118,27 @@ async def test_a_broken_answer_fails_its_own_call_only(web: HttpServer, tool: st
     assert held == [{"result": "held"}]
 
 
+async def test_as_many_calls_run_side_by_side_as_the_settings_say(web: HttpServer) -> None:
+    """Regression: the HTTP client had 100 connections, and a call that waited for one ended the connection of all."""
+    web.holding = 0
+    web.released.clear()
+    held: list[Any] = []
+
+    async def hold(tool: ServerTool) -> None:
+        held.append(await called(tool, {}))
+
+    try:
+        async with connected(at(web, max_calls=150, connect_timeout_s=1.0)) as tools, anyio.create_task_group() as tasks:
+            for _ in range(110):
+                tasks.start_soon(hold, tools["hold"])
+            await until(lambda: web.holding == 110)
+            assert await called(tools["add"], {"a": 2, "b": 3}) == {"result": 5}
+            web.released.set()
+    finally:
+        web.released.set()  # the server's threads wait for it
+    assert held == [{"result": "held"}] * 110
+
+
 async def test_progress_of_a_server_reaches_the_call(web: HttpServer) -> None:
     facts = Facts()
     async with connected(at(web)) as tools:

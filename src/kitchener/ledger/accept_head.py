@@ -42,22 +42,9 @@ class KnownHead(TypedDict):
 
 
 class AcceptedPayload(TypedDict):
-    """The payload of `LEDGER_HEAD_ACCEPTED`; the fields are those of `AcceptedHead`."""
+    """The payload of `LEDGER_HEAD_ACCEPTED`."""
 
     v: int
-    seq: int
-    chain_hash: str
-    missing_from: int
-    missing_to: int
-    known_head: KnownHead | None
-    reason: str
-
-
-class AcceptedHead(NamedTuple):
-    """The result of accepting a ledger's present end."""
-
-    path: str
-    ledger_id: str
     seq: int
     """Number of the last remaining entry."""
     chain_hash: str
@@ -67,11 +54,25 @@ class AcceptedHead(NamedTuple):
     missing_to: int
     """Number of the last entry known to be missing."""
     known_head: KnownHead | None
-    """`seq` and `chain_hash` of the newest missing entry with a known hash; None: no hash is known."""
+    """The newest missing entry with a known hash; None: no hash is known."""
     reason: str
     """The operator's reason."""
+
+
+class AcceptedHead(NamedTuple):
+    """The result of accepting a ledger's present end."""
+
+    path: str
+    ledger_id: str
+    record: AcceptedPayload
+    """The payload of the entry that records it."""
     set_aside: str | None
     """New path of the signed head that names a missing entry; None: there was no such head."""
+
+    def as_json(self) -> dict[str, object]:
+        """All of it in one level, as a command prints it."""
+        record = {key: value for key, value in self.record.items() if key != "v"}
+        return {"path": self.path, "ledger_id": self.ledger_id, **record, "set_aside": self.set_aside}
 
 
 def accept_head(
@@ -118,17 +119,7 @@ def accept_head(
         set_aside = _clear(path, ops, held, fact, [each.path for each in indexes], clock)
     finally:
         journal.close()
-    return AcceptedHead(
-        str(path),
-        ledger_id,
-        fact["seq"],
-        fact["chain_hash"],
-        fact["missing_from"],
-        fact["missing_to"],
-        fact["known_head"],
-        reason,
-        set_aside,
-    )
+    return AcceptedHead(str(path), ledger_id, fact, set_aside)
 
 
 def _ledger_id(path: Path, held: Checkpoint | None, index_dirs: Sequence[Path], ops: FileOps) -> str:

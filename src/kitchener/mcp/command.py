@@ -20,14 +20,15 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from pydantic import BaseModel
 
 from kitchener.mcp.message_values import MAX_VALUES, holds_too_many, may_hold_too_many
+from kitchener.mcp.protocol_errors import TOO_LARGE, UNREADABLE
 
-TOO_LARGE: Final = "its answer is larger than"
-"""Begins the error of a call whose answer was dropped."""
 GRACE_S: Final = 2.0
 """How long a command may take to end after its input was closed, and again after SIGTERM, seconds."""
 _POLL_S: Final = 0.01
 _ENDS: Final = 64
 """Bytes of the beginning and of the end of a dropped line that are kept: the id of the call stands there."""
+_STRAY_CHARS: Final = 200
+"""Most characters of a line that is no message which are kept."""
 _CALL_ID: Final = re.compile(rb'"id"\s{0,4}:\s{0,4}(\d{1,18})')
 _GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
@@ -108,21 +109,35 @@ async def _read(
 def _message(
     read: Callable[[bytes], WireMessageT], line: "bytes | LongLine", unreadable: int, limit: int
 ) -> WireMessageT | ValueError:
-    """A message, or an error in its place."""
+    """A message, or an error in its place, which the session passes over. What answers a call becomes a message in any case."""
+    if isinstance(line, LongLine):
+        found = _CALL_ID.search(line.beginning) or _CALL_ID.search(line.end)
+        call_id, problem = int(found[1]) if found is not None else None, f"{TOO_LARGE} {limit:,} bytes"
+    elif may_hold_too_many(line) and holds_too_many(_json(line)):
+        call_id, problem = _answered_call(_json(line)), f"{TOO_LARGE} {MAX_VALUES:,} values"
+    else:
+        try:
+            return read(line)
+        except ValueError:
+            call_id, problem = _answered_call(_json(line)), UNREADABLE
+    if call_id is None:
+        return StrayLine(line)
+    return read(orjson.dumps({"jsonrpc": "2.0", "id": call_id, "error": {"code": unreadable, "message": problem}}))
+
+
+def _json(line: bytes) -> object:
+    """The value of a line; None: it is no JSON."""
     try:
-        if not isinstance(line, LongLine):
-            if not may_hold_too_many(line) or not holds_too_many(message := orjson.loads(line)):
-                return read(line)
-            call_id, most = message.get("id") if isinstance(message, dict) else None, f"{MAX_VALUES:,} values"
-        else:
-            found = _CALL_ID.search(line.beginning) or _CALL_ID.search(line.end)
-            call_id, most = int(found[1]) if found is not None else None, f"{limit:,} bytes"
-        if type(call_id) is not int:
-            return ValueError(f"a line is larger than {most}, and nothing says which call it answers")
-        error = {"code": unreadable, "message": f"{TOO_LARGE} {most}"}
-        return read(orjson.dumps({"jsonrpc": "2.0", "id": call_id, "error": error}))
-    except ValueError as error:  # no message; the session passes it over
-        return error
+        return orjson.loads(line)
+    except ValueError:
+        return None
+
+
+def _answered_call(message: object) -> int | None:
+    """The id of the call that a message answers, whatever else is wrong with it; None: it answers none."""
+    if not isinstance(message, dict) or "method" in message or type(call_id := message.get("id")) is not int:
+        return None
+    return call_id
 
 
 async def _write(
@@ -163,6 +178,19 @@ def _signal(process: Process, number: signal.Signals) -> None:
     """Sends a signal to the command and to all that it has started in its own session."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
+
+
+class StrayLine(ValueError):
+    """A line of a command's output that is no message.
+
+    Attributes:
+        text: its first characters
+    """
+
+    def __init__(self, line: "bytes | LongLine") -> None:
+        beginning = line.beginning if isinstance(line, LongLine) else line
+        self.text = beginning[:_STRAY_CHARS].decode("utf-8", "replace").strip()
+        super().__init__("a line of its output is no message")
 
 
 class LongLine:

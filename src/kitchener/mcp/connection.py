@@ -6,12 +6,11 @@ the vendor's library, and it offers servers neither roots nor sampling nor loggi
 
 import logging
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import orjson
@@ -20,18 +19,20 @@ from pydantic import TypeAdapter, ValidationError
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
-from kitchener.mcp.command import TOO_LARGE, open_command
+from kitchener.mcp.command import StrayLine, open_command
 from kitchener.mcp.connection_errors import (
     LAST_WORDS_CHARS,
-    AnswerTooLarge,
+    ConnectionEnded,
     ConnectionLost,
-    RequestNotTaken,
+    RequestRejected,
     ServerRefused,
     first_error_text,
     told_of_command,
 )
-from kitchener.mcp.http_transport import NOT_TAKEN, bounded_transport
+from kitchener.mcp.connection_state import ConnectionState
+from kitchener.mcp.http_transport import bounded_transport
 from kitchener.mcp.message_values import MAX_VALUES, holds_too_many
+from kitchener.mcp.protocol_errors import TOO_LARGE, meaning_of
 from kitchener.mcp.untraced_stream import UntracedStream
 from kitchener.plain_names import error_text, first_error
 
@@ -50,13 +51,9 @@ _MAX_PAGES: Final = 64
 _MAX_LISTED: Final = 10_000
 """Most tools of a list that are read."""
 _MAX_SERVER_CHARS: Final = 100
-_LAST_WORDS_S: Final = 0.5
-"""How long to wait for the last words of a command that ended."""
 _CHUNK: Final = 65_536
 _MAX_MESSAGE_FACTOR: Final = 2
 """How much larger than a result a message on the wire may be. JSON repeats a structured result as text."""
-_HTTP_ERROR: Final = "Server returned an error response"
-"""What the library says of an HTTP status of 400 or more without an error of the protocol."""
 EXTRA: Final = "needs the extra `mcp`: pip install 'kitchener[mcp]'"
 
 
@@ -83,13 +80,11 @@ class Connection:
     """A connection that is open. Calls of several tasks run side by side.
 
     Attributes:
-        lost: set when the server is gone
-        tools_changed: set when the server says that its list of tools changed
+        state: what is known of it besides its messages
     """
 
-    def __init__(self, library: "_Library", client: "mcp.Client", state: "_Wire") -> None:
-        self._library, self._client, self._state = library, client, state
-        self.lost, self.tools_changed = state.lost, state.tools_changed
+    def __init__(self, library: "_Library", client: "mcp.Client", state: ConnectionState) -> None:
+        self._library, self._client, self.state = library, client, state
 
     @property
     def server(self) -> str:
@@ -102,22 +97,18 @@ class Connection:
         """Version of the protocol that both speak."""
         return str(self._client.protocol_version)
 
-    async def cause(self, text: str) -> str:
-        """What is known of the connection's end: a text, with the last words of a command."""
-        return await self._state.cause(text)
-
     async def list_tools(self) -> ToolList:
         """Returns the server's tools, at most 10,000.
 
         Raises:
-            ConnectionLost, ServerRefused: it did not answer, or refused
+            AnswerTooLarge, ConnectionLost, ServerRefused: there is no list
         """
         found: list[Mapping[str, object]] = []
         cursor, ttl_ms = None, None
         for _ in range(_MAX_PAGES):
             with self._translated():
                 page = await self._client.list_tools(cursor=cursor, cache_mode="bypass")
-            found += self._state.listed
+            found += self.state.listed
             cursor, ttl_ms = page.next_cursor, page.ttl_ms
             if cursor is None or len(found) >= _MAX_LISTED:
                 break
@@ -138,7 +129,7 @@ class Connection:
         Raises:
             RequestNotTaken: the server did not get the call
             AnswerTooLarge: the tool has run
-            ConnectionLost: the server ended before it answered; whether the tool took effect is unknown
+            ConnectionLost: there is no answer; whether the tool took effect is unknown
             ServerRefused: the server refused the request, or its answer has another form than the protocol's
         """
         params = self._library.call_params.model_validate(
@@ -151,7 +142,7 @@ class Connection:
         return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     async def follow_changes(self) -> bool:
-        """Sets `tools_changed` when the server says so, until its stream ends. Older servers say so without being asked.
+        """Sets `state.tools_changed` when the server says so, until its stream ends. Older servers say so without being asked.
 
         Returns whether the stream can be opened again; False: the server offers none.
         """
@@ -162,7 +153,7 @@ class Connection:
             try:
                 async with self._client.listen(tools_list_changed=True) as subscription:
                     async for _ in subscription:
-                        self.tools_changed.set()
+                        self.state.tools_changed.set()
             except self._library.listen_unsupported:
                 return False
             except self._library.subscription_lost:
@@ -170,13 +161,13 @@ class Connection:
         return True
 
     def _translated(self) -> "_Translated":
-        return _Translated(self._library, self._state)
+        return _Translated(self._library, self.state)
 
 
 class _Translated:
-    """Turns the library's errors into this module's."""
+    """Turns the library's errors into this package's. Where the server may be gone, its list of tools is read again."""
 
-    def __init__(self, library: "_Library", state: "_Wire") -> None:
+    def __init__(self, library: "_Library", state: ConnectionState) -> None:
         self._library, self._state = library, state
 
     def __enter__(self) -> None:
@@ -184,20 +175,12 @@ class _Translated:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, self._library.error):
-            code, text = error.error.code, error.error.message
-            if self._state.problem:
-                self._state.lost.set()
-                raise ServerRefused(self._state.problem) from error
-            if code == self._library.closed or self._state.lost.is_set():
-                self._state.lost.set()
-                raise (RequestNotTaken if text.startswith(NOT_TAKEN) else ConnectionLost)(text) from error
-            if text == _HTTP_ERROR:  # of the server or of something before it, so that nobody knows what happened
-                raise ConnectionLost("it answered with an error of HTTP") from error
-            if TOO_LARGE in text:
-                raise AnswerTooLarge(text[text.index(TOO_LARGE) :]) from error
-            if code == self._library.unreadable:
-                raise ConnectionLost(text) from error
-            raise ServerRefused(f"{text} ({code})") from error
+            meaning = self._library.meaning(error)
+            if isinstance(meaning, ConnectionEnded):
+                self._state.lose(str(meaning))
+            elif isinstance(meaning, ConnectionLost | RequestRejected):
+                self._state.tools_changed.set()
+            raise meaning from error
         if isinstance(error, ValueError):  # of an answer that is not as the protocol says
             raise ServerRefused(f"its answer is not as the protocol says: {_misfit(error)[:LAST_WORDS_CHARS]}") from error
 
@@ -211,59 +194,21 @@ def _misfit(error: ValueError) -> str:
     return f"{'.'.join(map(str, deepest['loc'])) or 'the whole'}: {deepest['msg']}"
 
 
-class _Wire:
-    """What is known of a connection besides its messages."""
-
-    def __init__(self) -> None:
-        self.lost, self.tools_changed = anyio.Event(), _Signal()
-        self.problem = ""
-        """Why requests cannot succeed, such as a refused token."""
-        self.last_words: deque[str] = deque(maxlen=20)
-        """The newest lines that a command wrote to its standard error."""
-        self.errors: TextIO | None = None
-        """Where a command writes its standard error to; None: there is no command."""
-        self.is_silent = anyio.Event()
-        """Set when nothing can be read from the standard error any more; from the beginning for a server without a command."""
-        self.listed: list[Mapping[str, object]] = []
-        """The newest page of tools, as the server wrote it."""
-
-    def note_problem(self, text: str) -> None:
-        """Notes why requests cannot succeed."""
-        self.problem = text
-
-    async def cause(self, text: str) -> str:
-        """What is known of the end of the connection. Waits shortly for what a command that ended still has to say."""
-        with anyio.move_on_after(_LAST_WORDS_S):
-            await self.is_silent.wait()
-        said = " ".join(" ".join(self.last_words).split())[-LAST_WORDS_CHARS:]
-        return ": ".join(each for each in (self.problem or text, f"its last output: {said}" if said else "") if each)
-
-
-class _Signal:
-    """An event that can be taken back."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        self._event = anyio.Event()
-
-
 @asynccontextmanager
-async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncIterator[Connection]:
+async def open_connection(settings: McpServerConfig, secrets: Secrets, state: ConnectionState) -> AsyncIterator[Connection]:
     """Starts or reaches a server and agrees on the protocol; ends the connection, and a started command, with the block.
 
     Enter and leave it in one task, without a deadline of its own in between.
+
+    Args:
+        settings: the server's settings
+        secrets: the values of its references
+        state: a new one, which says why there is no connection where this is cancelled
 
     Raises:
         ConnectionLost: it cannot be started or reached, refuses the token, or does not speak the protocol
     """
     library = library_of_protocol()
-    state = _Wire()
 
     async def on_message(message: object) -> None:
         if isinstance(message, library.list_changed):
@@ -275,7 +220,7 @@ async def open_connection(settings: McpServerConfig, secrets: Secrets) -> AsyncI
             transport = await _command(library, stack, settings, secrets, state)
         else:
             state.is_silent.set()
-            transport = await _address(library, stack, settings, secrets, state)
+            transport = await _address(library, stack, settings, secrets)
         client = library.client(
             _watched(transport, state, library),
             message_handler=on_message,
@@ -295,8 +240,11 @@ def _told_of_start(error: Exception, settings: McpServerConfig, library: "_Libra
     """Why a server could not be started or reached."""
     first = first_error(error)
     if isinstance(first, library.error):
-        has_ended = settings.command is not None and first.error.code == library.closed
-        return "it ended, or closed its output, before it answered" if has_ended else str(first.error.message)
+        meaning = library.meaning(first)
+        if isinstance(meaning, ConnectionEnded) and settings.command is not None:
+            return "it ended, or closed its output, before it answered"
+        is_own = isinstance(meaning, RequestRejected) or not isinstance(meaning, ServerRefused)
+        return str(meaning) if is_own else f"it refused the handshake: {meaning}"
     if settings.command is not None and isinstance(first, OSError):
         return told_of_command(first, settings)
     return first_error_text(error)
@@ -313,7 +261,7 @@ def _decline(library: "_Library") -> "ElicitationFnT":
 
 
 async def _command(
-    library: "_Library", stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets, state: _Wire
+    library: "_Library", stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets, state: ConnectionState
 ) -> "Transport":
     reader, writer = os.pipe()
     stack.callback(os.close, reader)  # after the task that reads has ended
@@ -333,7 +281,7 @@ async def _command(
     )
 
 
-async def _keep_last_words(reader: int, state: _Wire) -> None:
+async def _keep_last_words(reader: int, state: ConnectionState) -> None:
     """Reads what a command writes to its standard error, so that it never waits for a reader, and keeps the newest lines."""
     while True:
         await anyio.wait_readable(reader)
@@ -344,16 +292,14 @@ async def _keep_last_words(reader: int, state: _Wire) -> None:
         state.last_words.extend(data.decode("utf-8", "replace")[-LAST_WORDS_CHARS:].splitlines())
 
 
-async def _address(
-    library: "_Library", stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets, state: _Wire
-) -> "Transport":
+async def _address(library: "_Library", stack: AsyncExitStack, settings: McpServerConfig, secrets: Secrets) -> "Transport":
     import httpx2
 
     limit = _MAX_MESSAGE_FACTOR * settings.max_result_bytes
     client = httpx2.AsyncClient(
         headers={**secrets.headers, "Accept-Encoding": "identity"},
         timeout=httpx2.Timeout(settings.connect_timeout_s, read=settings.call_timeout_s),
-        transport=bounded_transport(library.closed, limit, state.note_problem),
+        transport=bounded_transport(library.closed, limit),
         trust_env=False,
     )
     await stack.enter_async_context(client)
@@ -361,7 +307,7 @@ async def _address(
 
 
 @asynccontextmanager
-async def _watched(transport: "Transport", state: _Wire, library: "_Library") -> AsyncIterator["TransportStreams"]:
+async def _watched(transport: "Transport", state: ConnectionState, library: "_Library") -> AsyncIterator["TransportStreams"]:
     """A transport that tells when nothing can be read from it any more, and sends nothing of the program's trace."""
     async with transport as (incoming, outgoing):
         if state.errors is not None:
@@ -373,8 +319,8 @@ async def _watched(transport: "Transport", state: _Wire, library: "_Library") ->
 class _WatchedStream:
     """A stream of messages that keeps each page of tools as it came, and tells when it ends."""
 
-    def __init__(self, stream: "ReadStream[SessionMessage | Exception]", state: _Wire, library: "_Library") -> None:
-        self._stream, self._state, self._ended, self._library = stream, state, state.lost, library
+    def __init__(self, stream: "ReadStream[SessionMessage | Exception]", state: ConnectionState, library: "_Library") -> None:
+        self._stream, self._state, self._library = stream, state, library
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
@@ -392,7 +338,7 @@ class _WatchedStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
+        self._state.lost.set()
         await self._stream.__aexit__(kind, error, trace)
 
     def __aiter__(self) -> "_WatchedStream":
@@ -402,8 +348,10 @@ class _WatchedStream:
         try:
             item = await self._stream.__anext__()
         except BaseException:  # its end, or an error after which nothing follows
-            self._ended.set()
+            self._state.lost.set()
             raise
+        if isinstance(item, StrayLine):
+            self._state.note_stray_line(item.text)
         item = self._bounded(item)
         result = getattr(getattr(item, "message", None), "result", None)
         if isinstance(result, dict) and isinstance(listed := result.get("tools"), list) and "content" not in result:
@@ -486,3 +434,7 @@ class _Library:
     listen_unsupported: "type[ListenNotSupportedError]"
     subscription_lost: "type[SubscriptionLost]"
     answer: "TypeAdapter[mcp_types.CallToolResult | mcp_types.InputRequiredResult]"
+
+    def meaning(self, error: "mcp.MCPError") -> Exception:
+        """This package's error for one of the protocol."""
+        return meaning_of(error.error.code, error.error.message, error.error.data, closed=self.closed)

@@ -10,10 +10,14 @@ LAST_WORDS_CHARS: Final = 500
 
 
 class ConnectionLost(Exception):
-    """The connection ended, or never came about; the text says what is known of the cause."""
+    """The connection ended, or never came about, or a request got no answer; the text says what is known of the cause."""
 
 
-class RequestNotTaken(ConnectionLost):
+class ConnectionEnded(ConnectionLost):
+    """The connection as a whole has ended: nothing can be sent over it any more."""
+
+
+class RequestNotTaken(ConnectionEnded):
     """The connection ended before the server took the request, so that it had no effect."""
 
 
@@ -22,13 +26,17 @@ class AnswerTooLarge(Exception):
 
 
 class ServerRefused(Exception):
-    """The server answered a request with an error of the protocol, or refuses the token."""
+    """The server answered a request with an error of the protocol."""
+
+
+class RequestRejected(ServerRefused):
+    """Whatever is at the address refused the request unread, such as for its token, and may refuse all others too."""
 
 
 def first_error_text(error: BaseException) -> str:
-    """The first error of nested groups, in words; what this module says in its own words comes without the class."""
+    """The first error of nested groups, in words; what this package says in its own words comes without the class."""
     first = first_error(error)
-    is_own = isinstance(first, ConnectionLost | ServerRefused)
+    is_own = isinstance(first, AnswerTooLarge | ConnectionLost | ServerRefused)
     return (str(first) if is_own else error_text(first))[: 2 * LAST_WORDS_CHARS]
 
 

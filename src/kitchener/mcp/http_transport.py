@@ -1,87 +1,145 @@
 """Carries requests of HTTP to a server, limits its answers, and answers for a server that is not there.
 
-The vendor's library ends a connection with all its calls where one request raises. So what goes wrong with a request becomes
-its answer, an error of the protocol. `connection.py` reads it. Explained in `docs/mcp.md`.
+The vendor's library ends a connection with all its calls where one request raises, and says little of an answer that is no
+success. So what goes wrong with a request becomes its answer, an error of the protocol, whose data say what became of the
+request. `protocol_errors.py` reads it. Explained in `docs/mcp.md`.
 """
 
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
-from kitchener.connection_problems import problem_of_system, told_of_connect
-from kitchener.mcp.command import TOO_LARGE
+import orjson
+
+from kitchener.connection_problems import problem_of_system, told_of_connect_to
+from kitchener.mcp.protocol_errors import CUT_OFF, OF_HTTP, TOO_LARGE, HttpFailure
 from kitchener.plain_names import error_text
 
 if TYPE_CHECKING:
     import httpx2
 
-NOT_TAKEN: Final = "the server did not take the request: "
-"""Begins the error of a request that had no effect."""
 _SESSION: Final = "mcp-session-id"
 """The header with which servers of older versions of the protocol know a connection again."""
+_PHRASES: Final = {each.value: f" ({each.phrase})" for each in HTTPStatus}
 
 
-def bounded_transport(closed: int, limit: int, note_problem: Callable[[str], None]) -> "httpx2.AsyncHTTPTransport":
+def bounded_transport(closed: int, limit: int) -> "httpx2.AsyncHTTPTransport":
     """Returns a transport for a client of HTTP.
 
     Args:
-        closed: the code of the protocol for a connection that has ended
+        closed: the code of the errors that it makes
         limit: largest answer, bytes; streams of events have limits of their own
-        note_problem: is told why no request can succeed
     """
     import httpx2 as http  # when it is needed, because it takes a moment
 
-    def answer(text: str) -> http.Response:
-        return http.Response(502, json={"jsonrpc": "2.0", "id": None, "error": {"code": closed, "message": text}})
+    def failed(failure: HttpFailure, text: str) -> http.Response:
+        error = {"code": closed, "message": text, "data": {OF_HTTP: failure}}
+        return http.Response(502, json={"jsonrpc": "2.0", "id": None, "error": error})
 
     class Bounded(http.AsyncHTTPTransport):
         async def handle_async_request(self, request: http.Request) -> http.Response:
             try:
                 response = await super().handle_async_request(request)
             except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:
-                return answer(f"{NOT_TAKEN}{_told_of_connect(request.url, error)}")
+                return failed("not taken", _told_of_connect(request, error))
             except http.TransportError as error:
-                return answer(error_text(error))
-            if response.status_code in (401, 403):
-                note_problem(f"the server refuses the token or the headers (HTTP {response.status_code})")
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                assert isinstance(response.stream, http.AsyncByteStream)
-                response.stream = _limited(response.stream, limit)
-            if _SESSION in request.headers and await _has_forgotten(response):
-                return answer(f"{NOT_TAKEN}it no longer knows this session")
-            return response
+                return failed("unanswered", _told_of_loss(request, error))
+            if request.method != "POST" or (response.status_code < 400 and _is_stream(response)):
+                return response
+            assert isinstance(response.stream, http.AsyncByteStream)
+            response.stream = _limited(response.stream, limit)
+            try:
+                await response.aread()
+            except _TooLarge:
+                return failed("too large", f"{TOO_LARGE} {limit:,} bytes")
+            except (http.RequestError, http.StreamError):
+                return failed("unanswered", CUT_OFF)
+            finally:
+                await response.aclose()
+            failure = _failure_of(request, response)
+            return response if failure is None else failed(*failure)
 
-    return Bounded()
+    return Bounded(limits=http.Limits(max_connections=None, max_keepalive_connections=20))  # `max_calls` bounds the calls
 
 
-def _told_of_connect(url: "httpx2.URL", error: Exception) -> str:
-    problem, port = problem_of_system(error), url.port or (443 if url.scheme == "https" else 80)
-    return told_of_connect(url.host, port, problem) if problem is not None else error_text(error)
+def _told_of_connect(request: "httpx2.Request", error: Exception) -> str:
+    if (problem := problem_of_system(error)) is not None:
+        return told_of_connect_to(str(request.url), problem)
+    return f"no connection to {request.url.host} within {_limit_of(request, 'connect')}; check `url` and the network"
 
 
-async def _has_forgotten(response: "httpx2.Response") -> bool:
+def _told_of_loss(request: "httpx2.Request", error: Exception) -> str:
+    import httpx2 as http
+
+    match error:
+        case http.TimeoutException():
+            return f"it did not answer within {_limit_of(request, 'read')}"
+        case http.NetworkError():
+            return "it closed the connection before it answered"
+        case http.RemoteProtocolError() if "without sending" in str(error):
+            return "it closed the connection before it answered"
+        case http.RemoteProtocolError():
+            return "its answer is not valid HTTP; check `url`"
+    return error_text(error)
+
+
+def _limit_of(request: "httpx2.Request", kind: str) -> str:
+    return f"{request.extensions.get('timeout', {}).get(kind) or 0:g} s"
+
+
+def _is_stream(response: "httpx2.Response") -> bool:
+    return response.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def _failure_of(request: "httpx2.Request", response: "httpx2.Response") -> tuple[HttpFailure, str] | None:
+    """What became of a request whose answer has been read; None: the answer is no error, or one of the protocol."""
+    status = response.status_code
+    if status < 400:
+        return None
+    if _SESSION in request.headers and _has_forgotten(status, response.content):
+        return "not taken", "it no longer knows this session"
+    if status in (401, 403):
+        return "rejected", f"the server refuses the token or the headers (HTTP {status})"
+    if _is_error_of_protocol(response):
+        return None
+    if status in (404, 405):
+        return "rejected", f"no MCP server is at its address (HTTP {status}); check `url`"
+    return "unanswered", f"it answered HTTP {status}{_PHRASES.get(status, '')}"
+
+
+def _has_forgotten(status: int, body: bytes) -> bool:
     """Whether a server that was started again refuses a session from before. The protocol says 404, and some say 400."""
-    if response.status_code not in (400, 404):
+    return status == 404 or (status == 400 and b"session" in body.lower())
+
+
+def _is_error_of_protocol(response: "httpx2.Response") -> bool:
+    """Whether the library finds an error of the protocol in the answer."""
+    if not response.headers.get("content-type", "").lower().startswith("application/json"):
         return False
-    body = await response.aread()
-    await response.aclose()
-    return response.status_code == 404 or b"session" in body.lower()
+    try:
+        message: Any = orjson.loads(response.content)
+    except ValueError:
+        return False
+    error = message.get("error") if isinstance(message, dict) and message.get("jsonrpc") == "2.0" else None
+    return isinstance(error, dict) and type(error.get("code")) is int and isinstance(error.get("message"), str)
+
+
+class _TooLarge(Exception):
+    """A body is larger than the limit."""
 
 
 def _limited(stream: "httpx2.AsyncByteStream", limit: int) -> "httpx2.AsyncByteStream":
-    """A body that ends with an error beyond a limit, or where it is cut off."""
+    """A body that ends with an error beyond a limit."""
     import httpx2 as http
 
     class Limited(http.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             total = 0
-            try:
-                async for chunk in stream:
-                    total += len(chunk)
-                    if total > limit:
-                        raise http.StreamError(f"{TOO_LARGE} {limit:,} bytes")
-                    yield chunk
-            except http.TransportError as error:
-                raise http.StreamError(error_text(error)) from error
+            async for chunk in stream:
+                total += len(chunk)
+                if total > limit:
+                    raise _TooLarge
+                yield chunk
 
         async def aclose(self) -> None:
             await stream.aclose()
@@ -89,4 +147,4 @@ def _limited(stream: "httpx2.AsyncByteStream", limit: int) -> "httpx2.AsyncByteS
     return Limited()
 
 
-__all__ = ["NOT_TAKEN", "bounded_transport"]
+__all__ = ["bounded_transport"]

@@ -1,8 +1,9 @@
 """Keeps one MCP server connected, calls its tools, and tells when its list of tools changes.
 
 One task opens a connection, uses it until it is lost, closes it, and opens another one after a pause. Calls run in the tasks
-of their callers and share the connection. A call whose connection is lost has an unknown outcome: it is made again only if the
-tool says that this has no further effect. `connection.py` speaks the protocol. Explained in `docs/mcp.md`.
+of their callers and share the connection. A call without an answer has an unknown outcome: it is made again only if the tool
+says that this has no further effect. Nothing tells that a server over HTTP is gone, so its list of tools is read now and then,
+and after each call without an answer. `connection.py` speaks the protocol. Explained in `docs/mcp.md`.
 """
 
 import math
@@ -24,19 +25,23 @@ from kitchener.mcp.call_results import McpCallFailed, responses_to, result_of
 from kitchener.mcp.connection import Connection, Secrets, ToolList, open_connection
 from kitchener.mcp.connection_errors import (
     AnswerTooLarge,
+    ConnectionEnded,
     ConnectionLost,
     RequestNotTaken,
+    RequestRejected,
     ServerRefused,
     first_error_text,
 )
+from kitchener.mcp.connection_state import ConnectionState
 from kitchener.mcp.definitions import ListedTool, RefusedTool, read_tools, source_of
 from kitchener.records.tools.runnable_tool import ToolIdentity
 from kitchener.records.tools.server_tools import ServerTool
 
 _log = get_logger(__name__)
 
-ServerState = Literal["waiting", "connecting", "connected", "failed"]
-"""`waiting`: for its first use, or for the pause after a failure. `failed`: given up after `max_restarts` failures."""
+ServerState = Literal["waiting", "connecting", "connected", "silent", "failed"]
+"""`waiting`: for its first use, or for the pause after a failure. `silent`: a command that runs and does not answer. `failed`:
+given up after `max_restarts` failures; a server over HTTP is still asked once in `backoff_max_s`."""
 
 _RELIST_PAUSE_S: Final = 1.0
 """Least time between two listings of tools. A server may say at any rate that they changed."""
@@ -125,6 +130,8 @@ class McpServer:
         """Set when the first connection came about or failed."""
         self._places = anyio.CapacityLimiter(settings.max_calls)
         self._running, self._starts = 0, 0
+        self._list_problem = ""
+        """Why the list could not be read again, as it was logged last."""
         if settings.start == "runtime":
             self._wanted.set()
 
@@ -162,7 +169,7 @@ class McpServer:
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keeps the server connected until it is cancelled or given up."""
+        """Keeps the server connected until it is cancelled. A command that was given up is not started again."""
         task_status.started()
         await self._wanted.wait()
         settings, now = self.settings, loop_clock()
@@ -170,25 +177,29 @@ class McpServer:
         pause_s = settings.backoff_initial_s
         while True:
             began = now()
-            self._tell("connecting", "")
+            if self._state != "failed":
+                self._tell("connecting", self._problem)
             problem = await self._connect_once()
             if now() - began > settings.backoff_max_s:
                 pause_s = settings.backoff_initial_s
             if failures.add(now(), None):
                 self._give_up(problem)
-                return
-            _log.warning("MCP server not connected", server=self.label, problem=problem, next_try_s=pause_s)
-            self._tell("waiting", problem)
+                if settings.url is None:
+                    return
+                pause_s = settings.backoff_max_s
+            else:
+                _log.warning("MCP server not connected", server=self.label, problem=problem, next_try_s=pause_s)
+                self._tell("waiting", problem)
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, settings.backoff_max_s)
 
     async def _connect_once(self) -> str:
         """Opens a connection, uses it until it is lost, and returns why it is."""
-        problem = ""
+        problem, state = "", ConnectionState()
         try:
             with ended_by(anyio.CancelScope(deadline=anyio.current_time() + self.settings.connect_timeout_s)) as scope:
-                async with open_connection(self.settings, self._secrets) as connection:
-                    listed = await connection.list_tools()
+                async with open_connection(self.settings, self._secrets, state) as connection:
+                    listed = await _first_list(connection)
                     scope.deadline = math.inf
                     self._take(connection, listed)
                     problem = await self._use(connection, listed.ttl_s)
@@ -199,46 +210,81 @@ class McpServer:
         finally:
             self._connection = None
         if scope.cancel_called:
-            problem = f"it did not list its tools within connect_timeout_s = {self.settings.connect_timeout_s:g}"
+            problem = state.cause_now(self._told_of_silence())
         self._settled.set()
         return problem
+
+    def _told_of_silence(self) -> str:
+        return f"it did not list its tools within connect_timeout_s = {self.settings.connect_timeout_s:g}"
 
     async def _use(self, connection: Connection, ttl_s: float | None) -> str:
         """Follows changes of the list until the connection is lost and its calls have ended; returns why it was lost."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow, connection)
             tasks.start_soon(self._list_again, connection, ttl_s)
-            await connection.lost.wait()
+            await connection.state.lost.wait()
             tasks.cancel_scope.cancel()
         self._connection = None
+        problem = await connection.state.cause("the connection was closed")
+        self._tell("waiting", problem)
         with anyio.move_on_after(self.settings.call_timeout_s):  # over HTTP, one call may fail and others continue
             while self._running:
                 changed = self._changed
                 await changed.wait()
-        return await connection.cause("the connection was closed")
+        return problem
 
     async def _follow(self, connection: Connection) -> None:
         """Lets the server tell when its tools change. What it told between two streams is lost, so the list is read again."""
-        try:
-            while await connection.follow_changes():
-                await anyio.sleep(_RELIST_PAUSE_S)
-                connection.tools_changed.set()
-        except (ConnectionLost, ServerRefused) as error:
-            _log.info("MCP server does not report changes of its tools", server=self.label, problem=str(error))
+        is_told = False
+        while True:
+            pause_s = _RELIST_PAUSE_S
+            try:
+                if not await connection.follow_changes():
+                    return
+            except (ConnectionLost, ServerRefused) as error:
+                if not is_told:
+                    _log.info("MCP server does not report changes of its tools", server=self.label, problem=str(error))
+                if not isinstance(error, ConnectionLost):
+                    return
+                is_told, pause_s = True, max(_RELIST_PAUSE_S, self.settings.backoff_max_s)
+            await anyio.sleep(pause_s)
+            connection.state.tools_changed.set()
 
     async def _list_again(self, connection: Connection, ttl_s: float | None) -> None:
-        """Reads the list of tools again when the server says that it changed, or that it is out of date."""
+        """Reads the list of tools again when it may have changed or is out of date, or to see whether the server is there."""
         while True:
-            with anyio.move_on_after(max(_LEAST_TTL_S, ttl_s) if ttl_s is not None else math.inf):
-                await connection.tools_changed.wait()
-            try:
-                with anyio.move_on_after(self.settings.connect_timeout_s):
-                    listed = await connection.list_tools()
-                    ttl_s = listed.ttl_s
-                    self._take(connection, listed)
-            except (AnswerTooLarge, ConnectionLost, ServerRefused) as error:
-                _log.warning("MCP server does not list its tools", server=self.label, problem=str(error))
+            with anyio.move_on_after(self._next_list_s(ttl_s)):
+                await connection.state.tools_changed.wait()
+            listed = await self._list(connection)
+            if listed is not None:
+                ttl_s, self._list_problem = listed.ttl_s, ""
+                self._take(connection, listed)
             await anyio.sleep(_RELIST_PAUSE_S)
+
+    def _next_list_s(self, ttl_s: float | None) -> float:
+        """The time after which the list is read again, seconds."""
+        out_of_date_s = max(_LEAST_TTL_S, ttl_s) if ttl_s is not None else math.inf
+        is_in_doubt = self.settings.url is not None or self._state == "silent"
+        return min(out_of_date_s, max(_RELIST_PAUSE_S, self.settings.backoff_max_s) if is_in_doubt else math.inf)
+
+    async def _list(self, connection: Connection) -> ToolList | None:
+        """Reads the list; None: there is none. Ends the connection to a server over HTTP that did not answer."""
+        try:
+            with anyio.fail_after(self.settings.connect_timeout_s):
+                return await connection.list_tools()
+        except TimeoutError:
+            problem, is_gone = self._told_of_silence(), self.settings.url is not None
+            if not is_gone:  # it may be busy with a call that was given up, and is not stopped for that
+                self._tell("silent", problem)
+        except (AnswerTooLarge, ConnectionLost, ServerRefused) as error:
+            problem = str(error)
+            is_gone = self.settings.url is not None and isinstance(error, ConnectionLost | RequestRejected)
+        if is_gone:
+            connection.state.lose(problem)
+        elif not connection.state.lost.is_set() and problem != self._list_problem:
+            _log.warning("MCP server does not list its tools", server=self.label, problem=problem)
+            self._list_problem = problem
+        return None
 
     def _take(self, connection: Connection, listed: ToolList) -> None:
         """Puts the listed tools in place, and tells what changed since the last list."""
@@ -270,7 +316,8 @@ class McpServer:
         self._settled.set()
 
     def _give_up(self, problem: str) -> None:
-        _log.error("MCP server given up", server=self.label, problem=problem, failures=self.settings.max_restarts)
+        if self._state != "failed":
+            _log.error("MCP server given up", server=self.label, problem=problem, failures=self.settings.max_restarts)
         self._known = _Known(self._known.server, self._known.protocol)
         for publish in self._publish:
             publish(())
@@ -306,7 +353,7 @@ class McpServer:
 
     def _unknown(self, error: ConnectionLost) -> McpCallFailed:
         return McpCallFailed(
-            f"outcome unknown: server {self.label!r} was lost before it answered ({error});"
+            f"outcome unknown: server {self.label!r} gave no result ({error});"
             " the call may have had its effect, so check before you repeat it"
         )
 
@@ -317,6 +364,8 @@ class McpServer:
         self._running += 1
         try:
             found = await connection.call(tool.name, arguments, getattr(context, "progress", None), responses, request_state)
+        except RequestRejected as error:
+            raise McpCallFailed(f"the call did not reach server {self.label!r}, and nothing was done: {error}") from error
         except ServerRefused as error:
             if answer is not None:  # the server keeps the state of its questions for some minutes, or until it ends
                 text = f"server {self.label!r} no longer takes the answer: {error}; call the tool again to be asked anew"
@@ -328,11 +377,14 @@ class McpServer:
             ) from error
         except RequestNotTaken:
             raise
-        except ConnectionLost as error:
-            raise ConnectionLost(await connection.cause(str(error))) from error
+        except ConnectionEnded as error:
+            raise ConnectionEnded(await connection.state.cause(str(error))) from error
+        except anyio.get_cancelled_exc_class():
+            connection.state.tools_changed.set()  # it may hang
+            raise
         finally:
             self._running -= 1
-            if not self._running and connection.lost.is_set():
+            if not self._running and connection.state.lost.is_set():
                 self._tell(self._state, self._problem)
         return result_of(found, self.settings.max_result_bytes)
 
@@ -343,12 +395,28 @@ class McpServer:
             McpCallFailed: the server was given up
         """
         self._wanted.set()
-        while (connection := self._connection) is None or connection.lost.is_set():
+        while (connection := self._connection) is None or connection.state.lost.is_set():
             if self._state == "failed":
                 raise McpCallFailed(f"server {self.label!r} is not connected, and nothing was sent: {self._problem}")
             changed = self._changed
             await changed.wait()
         return connection
+
+
+async def _first_list(connection: Connection) -> ToolList:
+    """The tools of a server that was started or reached just now.
+
+    Raises:
+        AnswerTooLarge, ConnectionLost, ServerRefused: there is no list
+    """
+    try:
+        return await connection.list_tools()
+    except ConnectionLost as error:
+        raise ConnectionLost(await connection.state.cause(str(error))) from error
+    except RequestRejected:
+        raise
+    except ServerRefused as error:
+        raise ServerRefused(f"it does not list its tools: {error}") from error
 
 
 __all__ = ["McpServer", "ServerReport", "ServerState", "ServerStatistics"]

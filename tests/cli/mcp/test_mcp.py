@@ -83,8 +83,17 @@ def test_check_exits_with_1_where_a_server_fails_or_a_tool_is_left_out(served: C
             "it ended, or closed its output, before it answered: its last output: no such database",
         ),
         (
+            'command = "sh"\nargs = ["-c", "echo Loading; exit 1"]',
+            "it ended, or closed its output, before it answered: its standard output has what is no message: 'Loading'",
+        ),
+        (
+            'command = "sh"\nargs = ["-c", "echo waiting for the database >&2; sleep 60"]\nconnect_timeout_s = 0.5',
+            "it did not list its tools within connect_timeout_s = 0.5: its last output: waiting for the database",
+        ),
+        ('command = "cat"', "it refused the handshake: Method not found (-32601)"),
+        (
             'url = "http://127.0.0.1:9/mcp"',
-            "the server did not take the request: cannot connect to 127.0.0.1:9: connection refused",
+            "cannot connect to 127.0.0.1:9: connection refused",
         ),
     ],
 )
@@ -99,7 +108,7 @@ def test_list_reads_the_settings_only(served: Cli, tmp_path: Path) -> None:
     outcome = served("mcp", "list")
     assert (outcome.code, outcome.err) == (0, "")
     assert "no recorded turn had its tools" in outcome.out
-    assert "1 servers, not asked" in served("doctor").out
+    assert "1 server, not asked; `--probe` asks them" in served("doctor").out
 
 
 def test_an_unknown_server_is_a_negative_answer(served: Cli) -> None:

@@ -8,7 +8,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, aclosing, asynccontextmanager, closing
+from contextlib import ExitStack, aclosing, asynccontextmanager, closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,9 +23,11 @@ from pydantic_ai.exceptions import ContentFilterError, ModelHTTPError, UserError
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway, build_providers
+from kitchener.gateway.providers.failures import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.library.model_errors import translated
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage
+from tests.actors.waiting import in_virtual_time
 from tests.gateway.asking import Told, ask, cancel_a_reader, read_until_error
 from tests.gateway.fake_server import (
     Answer,
@@ -294,7 +296,9 @@ async def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatc
     assert (failed.reason, failed.detail) == ("connection", "cannot connect to the proxy 127.0.0.1:9: connection refused")
 
 
-async def test_an_endpoint_that_takes_no_connection_is_a_timeout_without_words_of_the_client() -> None:
+@contextmanager
+def unanswered() -> Iterator[str]:
+    """The address of an endpoint that takes no connection."""
     with closing(socket.socket()) as listener, ExitStack() as waiting:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)  # the system answers nobody while its queue is full
@@ -302,12 +306,29 @@ async def test_an_endpoint_that_takes_no_connection_is_a_timeout_without_words_o
             client = waiting.enter_context(closing(socket.socket()))
             client.setblocking(False)
             client.connect_ex(listener.getsockname())
-        local = provider(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", timeout_s=0.3)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+
+async def test_an_endpoint_that_takes_no_connection_is_a_timeout_without_words_of_the_client() -> None:
+    with unanswered() as url:
+        local = provider(url, timeout_s=0.3)
         async with build_providers(RouterConfig(providers={"it": local})) as providers:
             with pytest.raises(ProviderError) as caught, anyio.fail_after(20):
                 await providers["it"].complete(ask())
     assert caught.value.reason == "timeout"
     assert caught.value.detail.startswith("no connection to the endpoint in time: it, or a firewall in front of it, does not")
+
+
+@in_virtual_time
+@pytest.mark.parametrize("kind", ["library"], indirect=True)
+async def test_the_vendors_library_waits_for_a_connection_no_longer_than_our_own_adapter() -> None:
+    """Regression: the library waited `timeout_s`. Our own adapter connects in a thread here, where no time is virtual."""
+    with unanswered() as url:
+        async with build_providers(RouterConfig(providers={"it": provider(url, timeout_s=600.0)})) as providers:
+            began = anyio.current_time()
+            with pytest.raises(ProviderError, match="no connection to the endpoint in time"):
+                await providers["it"].complete(ask())
+            assert anyio.current_time() - began == pytest.approx(CONNECT_TIMEOUT_S, rel=0.01)
 
 
 async def failure_after(raw: bytes) -> ProviderError:

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from kitchener.config import ModelPrice, ServeClientConfig
+from kitchener.config import McpServerConfig, ModelPrice, ServeClientConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.attempts import ProviderUsage
 from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+from kitchener.runtime import open_runtime
 from kitchener.serve.metrics.exposition import MetricFamily, exposition, runtime_families
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
+from tests.mcp.servers import by_message, settings_of
 from tests.serve.metrics.metrics_text import read_metrics
 from tests.serve.native.test_sessions import asking_model, send_letter
 from tests.serve.requests import Client, serving
@@ -92,6 +94,19 @@ async def test_a_provider_that_is_not_called_is_told(tmp_path: Path) -> None:
         assert (await metrics(client))[circuit] == 0
         await client.chat("hello")
         assert (await metrics(client))[circuit] == 1
+
+
+async def test_an_mcp_server_that_nobody_has_used_yet_is_not_told_to_be_gone(tmp_path: Path) -> None:
+    """Regression: with `start = "first_use"` it had the value 0, for which an alert is shipped."""
+    servers = {"lazy": McpServerConfig(command="no-such-program", start="first_use")}
+    config = settings_of(tmp_path, servers)
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(by_message)}) as runtime:
+        unused = values(exposition(runtime_families(runtime.statistics(), waiting_approvals={}, prices={})))
+        await runtime.supervisor().handle_turn("hello")
+        used = values(exposition(runtime_families(runtime.statistics(), waiting_approvals={}, prices={})))
+    name = 'kitchener_mcp_server_connected{server="lazy"}'
+    assert name not in unused
+    assert used[name] == 0
 
 
 async def test_turns_that_came_to_nothing_are_told_apart(tmp_path: Path) -> None:

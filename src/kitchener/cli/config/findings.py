@@ -18,7 +18,7 @@ from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.mcp.connection import library_of_protocol
 from kitchener.mcp.server import ServerReport
-from kitchener.plain_names import origin_of
+from kitchener.plain_names import counted, origin_of
 from kitchener.records import events
 from kitchener.records.entries import ProjectionPayload, payload_as
 from kitchener.runtime.tools.connected_servers import look_at_servers
@@ -51,7 +51,7 @@ async def look_at_mcp_servers(config: RuntimeConfig, probe: bool) -> list[Findin
     try:
         await anyio.to_thread.run_sync(library_of_protocol)
         if not probe:
-            return [Finding("mcp", "ok", f"{len(config.mcp)} servers, not asked")]
+            return [Finding("mcp", "ok", f"{counted(len(config.mcp), 'server')}, not asked; `--probe` asks them")]
         return list(_findings(await look_at_servers(config.mcp)))
     except ConfigError as error:
         return [Finding("mcp", "fail", error.expected)]
@@ -62,7 +62,7 @@ def _findings(reports: list[ServerReport]) -> Iterator[Finding]:
         if each.state != "connected":
             yield Finding("mcp", "fail", f"{each.label}: {each.problem}")
         else:
-            tools = f"{each.label}: {each.server}, {len(each.tools)} tools"
+            tools = f"{each.label}: {each.server}, {counted(len(each.tools), 'tool')}"
             left_out = f", {len(each.refused)} left out" if each.refused else ""
             yield Finding("mcp", "warn" if each.refused else "ok", tools + left_out)
 

@@ -204,13 +204,13 @@ def _print_accepted(
     is_json: bool,
 ) -> None:
     if is_json:
-        rows = [each._asdict() | {"checkpoint": signed.as_json() if signed is not None else None} for each, signed in found]
+        rows = [each.as_json() | {"checkpoint": signed.as_json() if signed is not None else None} for each, signed in found]
         open_paths = [each.path for each in open_elsewhere]
         print_json({"accepted": rows, "faults": [str(fault) for fault in faults], "open": open_paths})
         return
     for each, signed in found:
-        gone = f"{each.missing_from:,} to {each.missing_to:,} are missing"
-        print_text(f"accepted  {each.path}: ends with entry {each.seq:,}; {gone}, which is recorded")
+        gone = f"{each.record['missing_from']:,} to {each.record['missing_to']:,} are missing"
+        print_text(f"accepted  {each.path}: ends with entry {each.record['seq']:,}; {gone}, which is recorded")
         if each.set_aside is not None:
             print_text(f"          the signed head of a missing entry is now {each.set_aside}")
         if signed is not None:

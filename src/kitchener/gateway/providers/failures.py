@@ -10,6 +10,8 @@ from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import cut_to
 
 MAX_DETAIL_CHARS: Final = 500
+CONNECT_TIMEOUT_S: Final = 10.0
+"""Longest wait for a connection, seconds; a shorter `timeout_s` bounds it, too."""
 
 NOT_ANSWERED: Final = "the endpoint closed the connection before it answered"
 CUT_OFF: Final = (

@@ -169,8 +169,10 @@ def runtime_families(
     circuits = [({"provider": name}, int(is_open)) for name, is_open in found["open_circuits"].items()]
     meaning = "Whether a provider failed so often that it is not called."
     yield MetricFamily("kitchener_circuit_open", "gauge", meaning, circuits)
-    servers = [({"server": label}, int(each["state"] == "connected")) for label, each in found["mcp_servers"].items()]
-    yield MetricFamily("kitchener_mcp_server_connected", "gauge", "Whether an MCP server is connected.", servers)
+    used = [(label, each) for label, each in found["mcp_servers"].items() if each["starts"] or each["problem"]]
+    servers = [({"server": label}, int(each["state"] == "connected")) for label, each in used]
+    meaning = "Whether an MCP server is connected and answers."
+    yield MetricFamily("kitchener_mcp_server_connected", "gauge", meaning, servers)
 
 
 def _of_lanes(mailboxes: Mapping[str, Mapping[str, LaneStatistics]]) -> Iterator[MetricFamily]:

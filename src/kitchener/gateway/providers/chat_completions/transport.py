@@ -25,12 +25,12 @@ from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
 from kitchener.gateway.providers.chat_completions.http_pool import Connections, HttpAnswer, PoolTarget
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
+from kitchener.gateway.providers.failures import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.proxies import proxy_for
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.providers.trace_headers import TRACE_HEADERS
 
-CONNECT_TIMEOUT_S: Final = 10.0
 _MAX_HEADER_CHARS: Final = 100
 _COUNTED: Final = ("requests", "tokens")
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII)

@@ -15,9 +15,8 @@ import httpx2
 from kitchener.config import ProviderConfig
 from kitchener.gateway.providers.authorities import trust_nobody
 from kitchener.gateway.providers.bodies import PIECES_AT_ONCE, BodyReader, UnusableAnswer
+from kitchener.gateway.providers.failures import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.redaction import Redaction
-
-CONNECT_TIMEOUT_S: Final = 10.0
 
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 
@@ -99,11 +98,14 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
 
 def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, authorities: bytes | None) -> dict[str, Any]:
     """Returns the arguments of a client; both libraries take the same."""
+    connect_timeout_s = min(CONNECT_TIMEOUT_S, config.timeout_s)
     only = _origin(library.URL(config.base_url)) if config.base_url is not None else None
 
     async def prepare(request: httpx2.Request | httpx.Request) -> None:
         if only is not None and _origin(request.url) != only:
             raise UnusableAnswer("bad_request", f"a request to {request.url.host!r} was stopped: `base_url` names another host")
+        # The libraries set one limit for everything with each request.
+        request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "connect": connect_timeout_s}
         request.headers["Accept-Encoding"] = "gzip"  # only encodings that can be decompressed piece by piece
         for name in _KEY_HEADERS:
             if value := request.headers.get(name):
@@ -124,7 +126,7 @@ def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, 
         "verify": trusted,
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # an endpoint could fill a cookie jar without limit
         "event_hooks": {"request": [prepare], "response": [bound]},
-        "timeout": library.Timeout(config.timeout_s, connect=min(CONNECT_TIMEOUT_S, config.timeout_s)),
+        "timeout": library.Timeout(config.timeout_s, connect=connect_timeout_s),
         "limits": library.Limits(max_connections=config.max_concurrency, max_keepalive_connections=config.max_concurrency),
     }
 

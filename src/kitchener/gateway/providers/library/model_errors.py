@@ -5,13 +5,12 @@ It looks at the HTTP status and at the transport's error under the library's own
 
 from contextlib import suppress
 from math import inf
-from urllib.parse import urlsplit
 
 import httpx
 import httpx2
 from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
 
-from kitchener.connection_problems import chain_of, problem_of_system, told_of_connect
+from kitchener.connection_problems import chain_of, problem_of_system, told_of_connect_to
 from kitchener.errors import ConfigError, ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.failures import (
@@ -109,13 +108,12 @@ def _told_of_transport(error: httpx2.TransportError | httpx.TransportError) -> s
         case httpx2.ProxyError() | httpx.ProxyError() if str(error)[:3].isdecimal():
             return told_of_proxy(*str(error).split(" ", 1))
         case httpx2.ConnectError() | httpx.ConnectError() if (problem := problem_of_system(error)) is not None:
-            return _told_of_connect(error.request.url, problem)
+            return _told_of_endpoint(str(error.request.url), problem)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _told_of_connect(url: httpx2.URL | httpx.URL, problem: OSError) -> str:
+def _told_of_endpoint(url: str, problem: OSError) -> str:
     with suppress(ConfigError):  # a proxy that our own adapter cannot use
-        if (proxy := proxy_for(str(url), Redaction())) is not None:
-            parts = urlsplit(proxy)
-            return told_of_connect(parts.hostname or "", parts.port or 80, problem, is_proxy=True)
-    return told_of_connect(url.host, url.port or (443 if url.scheme == "https" else 80), problem)
+        if (proxy := proxy_for(url, Redaction())) is not None:
+            return told_of_connect_to(proxy, problem, is_proxy=True)
+    return told_of_connect_to(url, problem)
