@@ -25,10 +25,10 @@ from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Callers
 from kitchener.serve.access.guard import Draining, Guard
 from kitchener.serve.access.request_subject import RequestSubjects
-from kitchener.serve.agui.agui_door import AguiDoor
+from kitchener.serve.agui.agui_endpoint import AguiEndpoint
 from kitchener.serve.answer_models.chat_answers import ChatAnswer, ListedModelAnswer, ModelListAnswer
 from kitchener.serve.chat_completions.chat_request import ChatBody
-from kitchener.serve.chat_completions.completions import ChatDoor
+from kitchener.serve.chat_completions.completions import CompletionEndpoints
 from kitchener.serve.chat_completions.session_finder import SessionFinder
 from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
 from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, process_families, runtime_families, server_families
@@ -38,7 +38,7 @@ from kitchener.serve.native.session_api import session_operations, subject_opera
 from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.responses.input_items import InputItems
 from kitchener.serve.responses.responses_api import response_operations
-from kitchener.serve.responses.responses_door import ResponsesDoor
+from kitchener.serve.responses.responses_endpoints import ResponseEndpoints
 from kitchener.serve.served_turns import ServedTurns
 from kitchener.serve.web_chat.page_files import page_routes
 from kitchener.telemetry.port import Telemetry
@@ -81,8 +81,8 @@ class KitchenerServer:
         self.unwritable: Final = anyio.Event()
         """Set when the ledgers take no more entries: the server then refuses all requests, and its owner must end it."""
         sessions, access = SessionFinder(runtime, turns, clock), SessionAccess(runtime)
-        responses = ResponsesDoor(access, config, turns, clock, sessions)
-        chat = ChatDoor(runtime, config, turns, clock, sessions)
+        responses = ResponseEndpoints(access, config, turns, clock, sessions)
+        chat = CompletionEndpoints(runtime, config, turns, clock, sessions)
         model = Parameter("model", "path", "an agent class, or one with `-utility`")
         self.operations: Final = [
             Served("GET", "/v1/models", "List the agents", chat.models, "chat", gives=ModelListAnswer),
@@ -99,7 +99,7 @@ class KitchenerServer:
                 gives=ChatAnswer,
             ),
             *response_operations(responses, InputItems(access)),
-            *AguiDoor(access, config, turns, clock, sessions).operations(),
+            *AguiEndpoint(access, config, turns, clock, sessions).operations(),
             *subject_operations(access, responses.forget_ended, sessions.histories.forget),
             *session_operations(access, config, turns, self._draining),
         ]

@@ -38,7 +38,7 @@ Asking = Callable[..., Awaitable[TurnResult]]
 _UNUSED: Final = TokenUsage()
 
 
-class ChatDoor:
+class CompletionEndpoints:
     """Answers the requests of chat clients.
 
     Args:

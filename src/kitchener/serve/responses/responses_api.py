@@ -6,7 +6,7 @@ from kitchener.serve.answer_models.response_answers import ItemListAnswer, Respo
 from kitchener.serve.native.event_feed import LAST_NUMBER
 from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.responses.input_items import MAX_LISTED, InputItems
-from kitchener.serve.responses.responses_door import ResponsesDoor
+from kitchener.serve.responses.responses_endpoints import ResponseEndpoints
 from kitchener.serve.responses.responses_request import ResponsesBody
 
 _PATH: Final = "/v1/responses"
@@ -23,7 +23,7 @@ _ORDER: Final = Parameter("order", "query", "`desc`: the newest first", {"type":
 _ITEM: Final = Parameter("after", "query", "the item after which the page begins")
 
 
-def response_operations(door: ResponsesDoor, items: InputItems) -> list[Served]:
+def response_operations(endpoints: ResponseEndpoints, items: InputItems) -> list[Served]:
     """All operations about responses."""
     one, of_one, of_items = f"{_PATH}/{{response_id}}", (_RESPONSE, _STREAM, _AFTER), (_RESPONSE, _LIMIT, _ORDER, _ITEM)
     return [
@@ -31,7 +31,7 @@ def response_operations(door: ResponsesDoor, items: InputItems) -> list[Served]:
             "POST",
             _PATH,
             "Respond",
-            door.create,
+            endpoints.create,
             "chat",
             ResponsesBody,
             errors=(409, 410, 502, 504),
@@ -42,7 +42,7 @@ def response_operations(door: ResponsesDoor, items: InputItems) -> list[Served]:
             "GET",
             one,
             "Retrieve a response",
-            door.retrieve,
+            endpoints.retrieve,
             "read",
             None,
             of_one,
@@ -54,7 +54,7 @@ def response_operations(door: ResponsesDoor, items: InputItems) -> list[Served]:
             "DELETE",
             one,
             "Is refused: recorded turns are kept",
-            door.delete,
+            endpoints.delete,
             "chat",
             None,
             (_RESPONSE,),
@@ -76,7 +76,7 @@ def response_operations(door: ResponsesDoor, items: InputItems) -> list[Served]:
             "POST",
             f"{one}/cancel",
             "Abort its turn",
-            door.cancel,
+            endpoints.cancel,
             "chat",
             None,
             (_RESPONSE,),

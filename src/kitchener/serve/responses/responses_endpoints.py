@@ -64,7 +64,7 @@ class _GoingOn(NamedTuple):
     """Gives them, and runs the turn; one turn of the server for all of them, so a client that leaves has given them all."""
 
 
-class ResponsesDoor:
+class ResponseEndpoints:
     """Answers the requests of clients of the Responses API.
 
     Args:

@@ -40,7 +40,7 @@ MAX_TOLD: Final = 500
 _STOPPED: Final = "turn_stopped"
 
 
-class AguiDoor:
+class AguiEndpoint:
     """Answers the requests of AG-UI clients.
 
     Args:
