@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, NotRequired, Protocol, TypedDict
 import anyio
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates, resolve_template
-from kitchener.cancellation import is_own_failure
+from kitchener.cancellation import failed_alone
 from kitchener.canonical import digest
 from kitchener.config import HO2Config
 from kitchener.context.fold.items import Item, rule_ref
@@ -274,7 +274,7 @@ class AttentionRetriever:
             try:
                 lists.append(await read())
             except BaseException as error:  # a user's provider may raise anything; a smaller context is better than no reply
-                if not is_own_failure(error):
+                if not await failed_alone(error):
                     raise
                 logger.warning("context reader failed", error=origin_of(error))
                 return lists, 0, "error"
