@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 import shlex
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
@@ -236,6 +237,15 @@ def test_the_links_of_a_page_lead_to_files_and_headings_that_are_there(page: Pat
         if not file.exists() or (anchor and anchor not in anchors(file)):
             lost.append(target)
     assert lost == []
+
+
+def test_the_readme_says_what_each_extra_is_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    table = (
+        (ROOT / "README.md").read_text(encoding="utf-8").partition('| `pip install "kitchener[…]"` |')[2].partition("\n\n")[0]
+    )
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == ["serve", "models", "mcp", "embeddings", "otel"]
+    assert {name for name, packages in extras.items() if packages} == {"serve", "models", "mcp", "embeddings", "otel"}
 
 
 def test_the_readme_lists_every_page() -> None:
