@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from kitchener import Runtime, TurnTimeout, open_sync, tool
 from kitchener.errors import ApprovalAnswered, CallerError, ConfigError, RuntimeClosed
 from kitchener.records import events
+from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
@@ -95,6 +96,27 @@ def test_a_script_answers_what_waits(tmp_path: Path, backend: Backend) -> None:
         others = agent.call(agent.runtime.pending_approvals)
         assert {each.subject_id for each in others} == {"bo"}
     assert desk.done == ["delete c"]
+
+
+def test_a_script_answers_what_an_agent_asks_that_its_agent_asked(tmp_path: Path) -> None:
+    def model(request: PromptRequest) -> Any:
+        if request.messages[-1].role == "tool":
+            return f"They say {request.messages[-1].content}"
+        (tool_id,) = [each.tool_id for each in request.tools]
+        return ToolUse("u1", tool_id, {"message": "Delete a."} if tool_id == "ask_clerk" else {"path": "a"})
+
+    desk = Desk()
+    clerk = {"CLERK": {"classify": "off", "tools": ("delete",)}}
+    config = scripted_config(tmp_path, agents=clerk, tools=("agent:CLERK",), classify="off")
+    with open_sync(config, tools=desk.tools, providers={"scripted": ScriptedProvider(model)}) as agent:
+        for answer in (agent.deny, agent.approve):
+            agent.ask("Delete a.")
+            (waiting,) = agent.pending_approvals()
+            assert (waiting.agent_class, waiting.tool_id) == ("CLERK", "delete")
+            assert answer(waiting.approval_id) is not None
+            assert agent.pending_approvals() == []
+            assert answer(waiting.approval_id) is not None, "the same answer again"
+    assert desk.done == ["delete a"]
 
 
 def test_a_script_without_a_subject_sees_nobody_elses_requests(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -14,7 +14,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
-from kitchener.errors import RuntimeClosed
+from kitchener.errors import RuntimeClosed, UnknownSession
+from kitchener.ids import split_approval_id
 from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
@@ -87,7 +88,8 @@ class SyncRuntime:
         return self.call(turn)
 
     def pending_approvals(self) -> list[ApprovalInfo]:
-        """The conversation's tool calls that wait for a person, oldest first; before it has begun, those of its subject."""
+        """The tool calls of the conversation, and of the agents that it asked, that wait for a person, oldest first; before it
+        has begun, those of its subject."""
         session_id, subject_id = self.session_id, self._subject_id
         if session_id is None and subject_id is None:
             return []
@@ -108,7 +110,8 @@ class SyncRuntime:
         """Approves a waiting tool call, and returns the result of the continued turn, as `HO2Supervisor.approve`."""
 
         async def approved() -> TurnResult | None:
-            return await self._supervisor().approve(
+            supervisor = await self._answering(approval_id)
+            return await supervisor.approve(
                 approval_id, arguments=arguments, answer=answer, scope=scope, answered_by=answered_by, message=message
             )
 
@@ -118,7 +121,8 @@ class SyncRuntime:
         """Denies a waiting tool call, and returns the result of the continued turn, as `HO2Supervisor.deny`."""
 
         async def denied() -> TurnResult | None:
-            return await self._supervisor().deny(approval_id, reason, answered_by=answered_by)
+            supervisor = await self._answering(approval_id)
+            return await supervisor.deny(approval_id, reason, answered_by=answered_by)
 
         return self.call(denied)
 
@@ -130,6 +134,17 @@ class SyncRuntime:
             return await self._supervisor().answer_client_calls(outputs)
 
         return self.call(answered)
+
+    async def _answering(self, approval_id: str) -> HO2Supervisor:
+        """The supervisor that takes the answer to a request: that of the conversation, or of an agent that it asked."""
+        session_id = split_approval_id(approval_id)[0]
+        classes = dict.fromkeys((self._agent_class, *self.runtime.config.class_names))
+        for agent_class in classes if session_id != self.session_id else ():
+            supervisor = self.runtime.supervisor(agent_class)
+            with suppress(UnknownSession):
+                await supervisor.session(session_id)
+                return supervisor
+        return self._supervisor()
 
     def _supervisor(self) -> HO2Supervisor:
         """The supervisor of the conversation, for the runtime's own thread: its agent class may have to be opened."""
