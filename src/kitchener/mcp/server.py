@@ -368,7 +368,7 @@ class McpServer:
         self._running += 1
         try:
             found = await connection.call(tool.name, arguments, getattr(context, "progress", None), responses, request_state)
-        except RequestRejected:
+        except (RequestNotTaken, RequestRejected):
             raise
         except ServerRefused as error:
             if answer is not None:  # the server keeps the state of its questions for some minutes, or until it ends
@@ -379,8 +379,6 @@ class McpServer:
             raise McpCallFailed(
                 f"the tool has run, but {error}; max_result_bytes = {self.settings.max_result_bytes:,}"
             ) from error
-        except RequestNotTaken:
-            raise
         except ConnectionEnded as error:
             raise ConnectionEnded(await connection.state.cause(str(error))) from error
         except anyio.get_cancelled_exc_class():
