@@ -17,6 +17,7 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import iso
 from kitchener.errors import ApprovalAnswered, CallerError, ConfigError, RuntimeClosed
 from kitchener.records import events
+from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.runtime import SyncRuntime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model
@@ -99,6 +100,27 @@ def test_a_script_answers_what_waits(tmp_path: Path, backend: Backend) -> None:
         others = agent.call(agent.runtime.pending_approvals)
         assert {each.subject_id for each in others} == {"bo"}
     assert desk.done == ["delete c"]
+
+
+def test_a_script_answers_what_an_agent_asks_that_its_agent_asked(tmp_path: Path) -> None:
+    def model(request: PromptRequest) -> Any:
+        if request.messages[-1].role == "tool":
+            return f"They say {request.messages[-1].content}"
+        (tool_id,) = [each.tool_id for each in request.tools]
+        return ToolUse("u1", tool_id, {"message": "Delete a."} if tool_id == "ask_clerk" else {"path": "a"})
+
+    desk = Desk()
+    clerk = {"CLERK": {"classify": "off", "tools": ("delete",)}}
+    config = scripted_config(tmp_path, agents=clerk, tools=("agent:CLERK",), classify="off")
+    with open_sync(config, tools=desk.tools, providers={"scripted": ScriptedProvider(model)}) as agent:
+        for answer in (agent.deny, agent.approve):
+            agent.ask("Delete a.")
+            (waiting,) = agent.pending_approvals()
+            assert (waiting.agent_class, waiting.tool_id) == ("CLERK", "delete")
+            assert answer(waiting.approval_id) is not None
+            assert agent.pending_approvals() == []
+            assert answer(waiting.approval_id) is not None, "the same answer again"
+    assert desk.done == ["delete a"]
 
 
 def test_a_script_without_a_subject_sees_nobody_elses_requests(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Requests for approval and their answers, as commands print them."""
 
+from contextlib import AsyncExitStack
 from typing import Final
 
 import orjson
@@ -9,8 +10,22 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.records.entries import opened
 from kitchener.runtime.queries.approval_list import ApprovalInfo, list_approvals
+from kitchener.runtime.queries.nested_approvals import OpenedClass, list_with_nested
 
 _BY_ANSWER: Final = ("override_args", "answer", "message", "answered_by", "scope")
+
+
+async def read_with_nested(paths: LedgerPaths, agent_class: str, session_id: str | None = None) -> list[ApprovalInfo]:
+    """The requests of one session, or of all sessions of an agent class, and those of the agents that these asked."""
+    classes = paths.agent_classes()
+    async with AsyncExitStack() as readers:
+        ledgers = {name: await readers.enter_async_context(paths.reader(name)) for name in {agent_class, *classes}}
+
+        async def opened(name: str) -> OpenedClass:
+            return OpenedClass(ledgers[name], classes)  # the ledgers do not say which classes a tool of the program may ask
+
+        now = iso(SystemClock().time_us())
+        return await list_with_nested(opened, agent_class, now, known=classes, session_id=session_id)
 
 
 async def read_requests(paths: LedgerPaths, agent_class: str, session_id: str | None = None) -> list[ApprovalInfo]:
@@ -28,6 +43,7 @@ def row(each: ApprovalInfo) -> dict[str, object]:
     """The request for a list."""
     return {
         "approval_id": each.approval_id,
+        "agent": each.agent_class,
         "session_id": each.session_id,
         "status": each.status,
         "tool": each.request["tool"],

@@ -52,6 +52,9 @@ _MOST_TOLD: Final = 16
 _WINDOW_FACTOR: Final = 10
 """Failures count for so many times the longest pause."""
 
+_WAIT_SHARE: Final = 0.9
+"""Share of its time that a call waits for a connection. Then it can still tell that nothing was sent."""
+
 Publish = Callable[[Sequence[ServerTool]], None]
 """Puts the tools of a server in place."""
 
@@ -335,37 +338,37 @@ class McpServer:
             McpCallFailed: the call failed; the text says whether it may have had an effect
         """
         traits = ToolIdentity.of(tool.definition).traits
-        may_repeat = traits.read_only or traits.idempotent
+        may_repeat, lost = traits.read_only or traits.idempotent, None
+        call = partial(
+            self._call_once, tool, arguments, context, anyio.current_time() + _WAIT_SHARE * self.settings.call_timeout_s
+        )
         async with self._places:
             try:
-                return await self._call_once(tool, arguments, context)
+                return await call()
             except RequestNotTaken:
                 pass
             except ConnectionLost as error:
                 if not may_repeat:
-                    raise self._unknown(error) from error
+                    raise _unknown(self.label, error) from error
+                lost = error
+            except RequestRejected as error:
+                raise _undone(self.label, error) from error
             try:  # nothing was done, or it has no further effect, as the server says and its settings believe
-                return await self._call_once(tool, arguments, context)
-            except RequestNotTaken as error:
-                raise McpCallFailed(f"server {self.label!r} is not connected, and nothing was done: {error}") from error
+                return await call()
+            except (RequestNotTaken, RequestRejected) as error:
+                raise (_undone(self.label, error) if lost is None else _unknown(self.label, lost)) from error
             except ConnectionLost as error:
-                raise self._unknown(error) from error
+                raise _unknown(self.label, error) from error
 
-    def _unknown(self, error: ConnectionLost) -> McpCallFailed:
-        return McpCallFailed(
-            f"outcome unknown: server {self.label!r} gave no result ({error});"
-            " the call may have had its effect, so check before you repeat it"
-        )
-
-    async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: object) -> object:
-        connection = await self._connected()
+    async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: object, deadline: float) -> object:
+        connection = await self._connected(deadline)
         answer = getattr(context, "answer", None)
         responses, request_state = responses_to(answer) if answer is not None else (None, None)
         self._running += 1
         try:
             found = await connection.call(tool.name, arguments, getattr(context, "progress", None), responses, request_state)
-        except RequestRejected as error:
-            raise McpCallFailed(f"the call did not reach server {self.label!r}, and nothing was done: {error}") from error
+        except (RequestNotTaken, RequestRejected):
+            raise
         except ServerRefused as error:
             if answer is not None:  # the server keeps the state of its questions for some minutes, or until it ends
                 text = f"server {self.label!r} no longer takes the answer: {error}; call the tool again to be asked anew"
@@ -375,8 +378,6 @@ class McpServer:
             raise McpCallFailed(
                 f"the tool has run, but {error}; max_result_bytes = {self.settings.max_result_bytes:,}"
             ) from error
-        except RequestNotTaken:
-            raise
         except ConnectionEnded as error:
             raise ConnectionEnded(await connection.state.cause(str(error))) from error
         except anyio.get_cancelled_exc_class():
@@ -388,19 +389,33 @@ class McpServer:
                 self._tell(self._state, self._problem)
         return result_of(found, self.settings.max_result_bytes)
 
-    async def _connected(self) -> Connection:
+    async def _connected(self, deadline: float) -> Connection:
         """The connection, or the next one. Nothing was sent while this waits.
 
         Raises:
-            McpCallFailed: the server was given up
+            RequestNotTaken: the server was given up, or there is no connection by the deadline
         """
         self._wanted.set()
-        while (connection := self._connection) is None or connection.state.lost.is_set():
-            if self._state == "failed":
-                raise McpCallFailed(f"server {self.label!r} is not connected, and nothing was sent: {self._problem}")
-            changed = self._changed
-            await changed.wait()
-        return connection
+        with anyio.CancelScope(deadline=deadline):
+            while (connection := self._connection) is None or connection.state.lost.is_set():
+                if self._state == "failed":
+                    break
+                changed = self._changed
+                await changed.wait()
+            else:
+                return connection
+        raise RequestNotTaken(self._problem or "it is not connected yet")
+
+
+def _undone(label: str, error: Exception) -> McpCallFailed:
+    return McpCallFailed(f"the call did not reach server {label!r}, and nothing was done: {error}")
+
+
+def _unknown(label: str, error: ConnectionLost) -> McpCallFailed:
+    return McpCallFailed(
+        f"outcome unknown: server {label!r} gave no result ({error});"
+        " the call may have had its effect, so check before you repeat it"
+    )
 
 
 async def _first_list(connection: Connection) -> ToolList:

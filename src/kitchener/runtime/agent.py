@@ -48,6 +48,7 @@ from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.memories import memory_of
+from kitchener.runtime.queries.nested_approvals import OpenedClass
 from kitchener.runtime.root_layout import index_dir, ledger_paths
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
@@ -179,6 +180,8 @@ class Agent:
             servers=wanted,
             kind=kinds.tools,
         )
+        self.asks = tuple(dict.fromkeys(each.agent_class for each in tools.functions if isinstance(each, AgentTool)))
+        """The agent classes that its tools ask."""
         shared.servers.attach(tools, wanted)
         self.background = BackgroundJobs(shared.tasks, limits.background_queue)
         host = _resources_of(shared, self.background, self.ready, kinds)
@@ -202,6 +205,11 @@ class Agent:
         shared.servers.let_wait(tools, wanted)
         self._host = host
         self._opening, self._closing = _OpeningAttempt(), anyio.Event()
+
+    async def opened(self) -> OpenedClass:
+        """The class, as its requests for approval are read. Opens its ledgers if need be."""
+        await self.ready()
+        return OpenedClass(self.ledgers.ho2m, self.asks)
 
     def _executor(self, prompts: PromptLibrary, listeners: dict[str, UpdateListener]) -> HO1Executor:
         return HO1Executor(

@@ -86,6 +86,11 @@ def ledger_ids(agent_class: str) -> dict[LedgerName, str]:
     }
 
 
+def class_of_ledger(ledger_id: str) -> str:
+    """The agent class whose ledger has this id."""
+    return unquote(ledger_id.partition(":")[2])
+
+
 def index_dir(config: RuntimeConfig) -> Path:
     """The directory of the ledgers' indexes."""
     return index_dir_of(config.plane_root)

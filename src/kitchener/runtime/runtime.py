@@ -49,7 +49,8 @@ from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.own_task import OwnTask
 from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
-from kitchener.runtime.queries.approval_list import ApprovalInfo, list_approvals
+from kitchener.runtime.queries.approval_list import ApprovalInfo
+from kitchener.runtime.queries.nested_approvals import OpenedClass, list_with_nested
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
 from kitchener.runtime.queries.spent_since import spent_since
 from kitchener.runtime.root_layout import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
@@ -157,23 +158,25 @@ class Runtime:
     async def pending_approvals(
         self, agent_class: str = DEFAULT_AGENT, *, session_id: str | None = None, subject_id: str | None = None
     ) -> list[ApprovalInfo]:
-        """The tool calls of an agent class that wait for a person, oldest first. `supervisor.approve` and `deny` answer them.
+        """The tool calls of an agent class that wait for a person, oldest first, and those of the agents that it asked.
 
-        Calls that wait for a client, which runs the tool, are left out.
+        The supervisor of their `agent_class` takes the answers. Calls that wait for the client that runs them are left out.
 
         Args:
             agent_class: the agent class
-            session_id: only calls of this session; None: of all sessions
+            session_id: only calls of this session and of the agents that it asked; None: of all sessions
             subject_id: only calls of this subject's sessions; None: of all subjects
 
         Raises:
             CallerError: `agent_class` is unknown, or an id is no text
         """
         check_texts_if_given(session_id=session_id, subject_id=subject_id)
-        agent = self._agent(agent_class)
-        await agent.ready()
-        now = iso(self._shared.injected.clock.time_us())
-        found = await list_approvals(agent.ledgers.ho2m, now, session_id=session_id)
+
+        async def opened(name: str) -> OpenedClass:
+            return await self._agent(name).opened()
+
+        now, known = iso(self._shared.injected.clock.time_us()), {*self.config.class_names, *self._agents, agent_class}
+        found = await list_with_nested(opened, agent_class, now, known=known, session_id=session_id)
         waiting = [each for each in found if each.is_pending and not each.is_of_client]
         return [each for each in waiting if subject_id in (None, each.subject_id)]
 

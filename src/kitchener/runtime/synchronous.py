@@ -5,7 +5,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +17,8 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.clock import Clock
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
-from kitchener.errors import ConfigError, RuntimeClosed
-from kitchener.ids import IdSource
+from kitchener.errors import ConfigError, RuntimeClosed, UnknownSession
+from kitchener.ids import IdSource, split_approval_id
 from kitchener.plain_names import quoted
 from kitchener.records.embedding import EmbeddingProvider
 from kitchener.records.entries import ApprovalScope, Json
@@ -102,7 +102,8 @@ class SyncRuntime:
         return self.call(turn)
 
     def pending_approvals(self) -> list[ApprovalInfo]:
-        """The conversation's tool calls that wait for a person, oldest first; before it has begun, those of its subject."""
+        """The tool calls of the conversation, and of the agents that it asked, that wait for a person, oldest first; before it
+        has begun, those of its subject."""
         session_id, subject_id = self.session_id, self._subject_id
         if session_id is None and subject_id is None:
             return []
@@ -123,7 +124,8 @@ class SyncRuntime:
         """Approves a waiting tool call, and returns the result of the continued turn, as `HO2Supervisor.approve`."""
 
         async def approved() -> TurnResult | None:
-            return await self._supervisor().approve(
+            supervisor = await self._answering(approval_id)
+            return await supervisor.approve(
                 approval_id, arguments=arguments, answer=answer, scope=scope, answered_by=answered_by, message=message
             )
 
@@ -133,7 +135,8 @@ class SyncRuntime:
         """Denies a waiting tool call, and returns the result of the continued turn, as `HO2Supervisor.deny`."""
 
         async def denied() -> TurnResult | None:
-            return await self._supervisor().deny(approval_id, reason, answered_by=answered_by)
+            supervisor = await self._answering(approval_id)
+            return await supervisor.deny(approval_id, reason, answered_by=answered_by)
 
         return self.call(denied)
 
@@ -145,6 +148,17 @@ class SyncRuntime:
             return await self._supervisor().answer_client_calls(outputs)
 
         return self.call(answered)
+
+    async def _answering(self, approval_id: str) -> HO2Supervisor:
+        """The supervisor that takes the answer to a request: that of the conversation, or of an agent that it asked."""
+        session_id = split_approval_id(approval_id)[0]
+        classes = dict.fromkeys((self._agent_class, *self.runtime.config.class_names))
+        for agent_class in classes if session_id != self.session_id else ():
+            supervisor = self.runtime.supervisor(agent_class)
+            with suppress(UnknownSession):
+                await supervisor.session(session_id)
+                return supervisor
+        return self._supervisor()
 
     def _supervisor(self) -> HO2Supervisor:
         """The supervisor of the conversation, for the runtime's own thread: its agent class may have to be opened."""

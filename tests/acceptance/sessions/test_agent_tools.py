@@ -80,33 +80,86 @@ async def test_both_sessions_have_the_turn_on_record_with_its_cost_and_replay_th
         assert report.turns
 
 
-async def test_a_call_of_the_asked_agent_waits_in_its_own_class(scripted: OpenRuntime) -> None:
-    """Neither the result nor the list of the class that asked has it (docs/tools.md, "Approval")."""
+@tool(requires_approval=True)
+def order(book: str) -> str:
+    """Orders a book."""
+    return f"{book} is ordered"
 
-    @tool(requires_approval=True)
-    def order(book: str) -> str:
-        """Orders a book."""
-        return f"{book} is ordered"
 
-    def model(request: PromptRequest) -> Any:
-        if request.wo_type == "classify" or request.messages[-1].role == "tool":
-            return front_desk(request)
-        names = [each.tool_id for each in request.tools]
-        return ToolUse("u1", "order", {"book": "Moby Dick"}) if names == ["order"] else front_desk(request)
+def ordering(request: PromptRequest) -> Any:
+    """A model that passes each message on, and orders a book where it can."""
+    if request.wo_type == "classify" or request.messages[-1].role == "tool":
+        return front_desk(request)
+    names = [each.tool_id for each in request.tools]
+    return ToolUse("u1", "order", {"book": "Moby Dick"}) if names == ["order"] else front_desk(request)
 
-    agents = {"RESEARCHER": {**DESK["RESEARCHER"], "tools": ("order",)}}
-    async with scripted(ScriptedProvider(model), agents=agents, admin_tools=FRONT, tools=[order]) as runtime:
+
+BUYERS: dict[str, dict[str, Any]] = {"RESEARCHER": {**DESK["RESEARCHER"], "tools": ("order",)}}
+
+
+async def test_a_call_of_the_asked_agent_is_listed_with_those_of_the_session_that_asked(scripted: OpenRuntime) -> None:
+    """Its own class takes the answer; the result of the turn that asked does not have it (docs/tools.md, "Approval")."""
+    async with scripted(ScriptedProvider(ordering), agents=BUYERS, admin_tools=FRONT, tools=[order]) as runtime:
         asked = await runtime.supervisor().handle_turn("Order Moby Dick.", subject_id="ada")
         assert (asked.pending_approval, asked.error, "I need your approval" in asked.response) == ((), None, True)
-        assert await runtime.pending_approvals(subject_id="ada") == []
-        (waiting,) = await runtime.pending_approvals("RESEARCHER", subject_id="ada")
-        assert (waiting.tool_id, waiting.arguments) == ("order", {"book": "Moby Dick"})
+        other = await runtime.supervisor().handle_turn("Order Moby Dick.", subject_id="bo")
+        (waiting,) = await runtime.pending_approvals(subject_id="ada")
+        assert (waiting.agent_class, waiting.tool_id, waiting.arguments) == ("RESEARCHER", "order", {"book": "Moby Dick"})
         assert waiting.approval_id in asked.response
+        assert waiting.session_id != asked.session_id
+        assert await ids(runtime, "RESEARCHER", session_id=waiting.session_id) == [waiting.approval_id]
         with pytest.raises(UnknownSession):
             await runtime.supervisor().approve(waiting.approval_id)
-        done = await runtime.supervisor("RESEARCHER").approve(waiting.approval_id)
+        done = await runtime.supervisor(waiting.agent_class).approve(waiting.approval_id)
         assert done is not None
         assert "Moby Dick is ordered" in done.response
+        assert await ids(runtime, session_id=asked.session_id) == []
+        assert len(await ids(runtime, session_id=other.session_id)) == len(await ids(runtime)) == 1
+
+
+async def test_a_call_is_listed_however_many_agents_asked_each_other(scripted: OpenRuntime) -> None:
+    """Also for the session in the middle, and in another process, whose runtime has opened none of these classes."""
+    agents = {"RESEARCHER": {"classify": "off", "tools": ("agent:BUYER",)}, "BUYER": {"classify": "off", "tools": ("order",)}}
+    async with scripted(ScriptedProvider(ordering), agents=agents, admin_tools=FRONT, tools=[order]) as runtime:
+        asked = await runtime.supervisor().handle_turn("Order Moby Dick.", subject_id="ada")
+        await runtime.supervisor("RESEARCHER").handle_turn("Order Moby Dick.", subject_id="ada")
+    async with scripted(ScriptedProvider(ordering), agents=agents, admin_tools=FRONT, tools=[order]) as runtime:
+        (waiting,) = await runtime.pending_approvals(session_id=asked.session_id)
+        assert waiting.agent_class == "BUYER"
+        assert await ids(runtime) == [waiting.approval_id]
+        assert len(await ids(runtime, "RESEARCHER")) == len(await ids(runtime, "BUYER")) == 2
+        middle = (await starts(runtime, "RESEARCHER"))[0].session_id
+        assert await ids(runtime, "RESEARCHER", session_id=middle) == [waiting.approval_id]
+
+
+async def test_agents_that_ask_each_other_in_a_circle_list_each_call_once(scripted: OpenRuntime) -> None:
+    def model(request: PromptRequest) -> Any:
+        names = {each.tool_id for each in request.tools}
+        asks_again = "ask_admin" in names or len(names) == 1
+        return ordering(request) if "order" not in names or not asks_again else ToolUse("u1", "order", {"book": "Emma"})
+
+    agents = {"RESEARCHER": {"classify": "off", "tools": ("agent:ADMIN", "order")}}
+    async with scripted(ScriptedProvider(model), agents=agents, admin_tools=FRONT, tools=[order]) as runtime:
+        asked = await runtime.supervisor().handle_turn("Order Emma.", subject_id="ada")
+        found = await ids(runtime, session_id=asked.session_id)
+        assert len(found) == 1
+        assert await ids(runtime) == await ids(runtime, "RESEARCHER") == found
+
+
+async def test_the_name_of_anothers_session_lists_no_call_there(scripted: OpenRuntime) -> None:
+    """A program may let people name their sessions. Only one of the same subject belongs to the session that it names."""
+    async with scripted(ScriptedProvider(ordering), agents=BUYERS, admin_tools=FRONT, tools=[order]) as runtime:
+        mine = await runtime.supervisor().start_session(subject_id="ada")
+        buyer = runtime.supervisor("RESEARCHER")
+        forged = await buyer.start_session(subject_id="eve", external_id=f"asked by {mine}")
+        await buyer.handle_turn("Order Moby Dick.", session_id=forged)
+        assert len(await ids(runtime, "RESEARCHER")) == 1
+        assert await ids(runtime) == await ids(runtime, session_id=mine) == []
+
+
+async def ids(runtime: Runtime, agent_class: str = "ADMIN", **given: Any) -> list[str]:
+    """The requests that a list has."""
+    return [each.approval_id for each in await runtime.pending_approvals(agent_class, **given)]
 
 
 async def test_a_program_gives_an_agent_another_name_and_what_it_can_do(scripted: OpenRuntime) -> None:

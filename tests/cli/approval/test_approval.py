@@ -229,6 +229,30 @@ def test_chat_asks_the_person_at_once_and_again_after_a_mistake_or_another_messa
     assert notes(tmp_path) == ["two", "four", "five"]
 
 
+def test_a_chat_asks_about_the_calls_of_an_agent_that_its_agent_asked(cli: Cli, tmp_path: Path) -> None:
+    """And `approval list` has them among those of the session that asked."""
+    (tmp_path / "desk_of_cli.py").write_text(DESK)
+    clerk = '[agents.CLERK]\ntools = ["desk_of_cli:write_note"]\n'
+    (tmp_path / "kitchener.toml").write_text(SETTINGS.replace("desk_of_cli:write_note", "agent:CLERK") + clerk)
+    terminal = Terminal(tmp_path, PYTHONPATH=str(tmp_path))
+    try:
+        terminal.read_until("> ")
+        typed(terminal, 'ask clerk "write note milk"', f'CLERK asks: write_note {{"text":"milk"}}: {ASKS}')
+        (listed,) = cli("approval", "list", "last", "--agent", "ADMIN", "--json").json
+        typed(terminal, "y", "CLERK> ", "noted milk")
+        typed(terminal, "/approvals", "no tool call of this session is waiting")
+        typed(terminal, 'ask clerk "write note bread"', f'CLERK asks: write_note {{"text":"bread"}}: {ASKS}')
+        typed(terminal, "hello", "Hello!")
+        terminal.type("/quit")
+        assert terminal.finish() == 0
+    finally:
+        terminal.close()
+    assert (listed["agent"], listed["tool"], listed["arguments"]) == ("CLERK", "write_note", {"text": "milk"})
+    assert notes(tmp_path) == ["milk"]
+    outcome = cli("chat", stdin=b'ask clerk "write note tea"\n')
+    assert outcome.err.startswith("kitchener: a tool call waits: kitchener approval approve WO-SES-")
+
+
 def test_a_chat_that_continues_a_session_asks_about_what_waits_there(desk: str, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, arguments=("last",), PYTHONPATH=str(tmp_path))
     try:

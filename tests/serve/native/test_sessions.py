@@ -12,6 +12,7 @@ from kitchener import tool
 from kitchener.config import ServeClientConfig
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
+from kitchener.runtime import agent_tool
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.serve.requests import Asked, Client, serving
@@ -260,14 +261,16 @@ def send_letter(to: str) -> str:
     return f"sent to {to}"
 
 
-def asking_model() -> ScriptedProvider:
-    def answer(request: PromptRequest) -> Any:
-        if request.wo_type != "synthesize":
-            return echo(request)
-        outcomes = [each.content for each in request.messages if each.role == "tool"]
-        return {"response_text": f"heard {outcomes}"} if outcomes else use_tool("send_letter", to="ada")
+def asked_for_a_letter(request: PromptRequest) -> Any:
+    """A model that sends a letter, and tells what it heard of it."""
+    if request.wo_type != "synthesize":
+        return echo(request)
+    outcomes = [each.content for each in request.messages if each.role == "tool"]
+    return {"response_text": f"heard {outcomes}"} if outcomes else use_tool("send_letter", to="ada")
 
-    return ScriptedProvider(answer)
+
+def asking_model() -> ScriptedProvider:
+    return ScriptedProvider(asked_for_a_letter)
 
 
 class TestApprovals:
@@ -295,6 +298,37 @@ class TestApprovals:
             assert (await client.ask("GET", f"{path}/approvals")).json == {"approvals": []}
             resolved = [each async for each in client.runtime.ledgers().ho2m.read(entry_type=events.APPROVAL_RESOLVED)]
             assert [each.payload["answered_by"] for each in resolved] == ["local"]
+
+    async def test_a_call_of_an_agent_that_was_asked_is_listed_for_a_key_that_reaches_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And answered in its own session, which the list names."""
+
+        def answer(request: PromptRequest) -> Any:
+            offered = [each.tool_id for each in request.tools]
+            if request.wo_type == "synthesize" and "ask_clerk" in offered:
+                return "asked" if request.messages[-1].role == "tool" else use_tool("ask_clerk", message="go")
+            return asked_for_a_letter(request)
+
+        clients = {}
+        for name, agents in (("front", ("ADMIN",)), ("whole", ("*",))):
+            monkeypatch.setenv(f"{name.upper()}_KEY", f"key-of-{name}-0123456789")
+            clients[name] = ServeClientConfig(
+                key=f"env:{name.upper()}_KEY", subject="ada", agents=agents, rights=("chat", "read", "approve")
+            )
+        given: dict[str, Any] = {"tools": [send_letter, agent_tool("CLERK")], "agents": {"CLERK": {"tools": ("send_letter",)}}}
+        async with serving(tmp_path / "root", ScriptedProvider(answer), serve={"clients": clients}, **given) as client:
+            front, whole = (client.with_headers(authorization=f"Bearer key-of-{name}-0123456789") for name in clients)
+            path = await begun(front)
+            told = (await front.ask("POST", f"{path}/messages", {"message": "go"})).json
+            assert told["pending_approval"] == []
+            assert (await front.ask("GET", f"{path}/approvals")).json == {"approvals": []}
+            (waiting,) = (await whole.ask("GET", f"{path}/approvals")).json["approvals"]
+            assert (await whole.ask("GET", "/v1/approvals?agent=ADMIN")).json == {"approvals": [waiting]}
+            assert (waiting["agent"], waiting["tool_id"]) == ("CLERK", "send_letter")
+            allow = f"/v1/sessions/{waiting['session_id']}/approvals/{waiting['approval_id']}/approve"
+            assert (await front.ask("POST", allow, {})).status == 404
+            assert "sent to ada" in (await whole.ask("POST", allow, {})).json["result"]["response"]
 
     async def test_a_call_is_refused_with_a_reason(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", asking_model(), tools=[send_letter]) as client:

@@ -259,7 +259,8 @@ class ToolRegistry:
         replaceable: Iterable[ToolSource] = (),
     ) -> None:
         self._gates = ToolGates(limits)
-        self._functions = tuple(_as_tool(each) for each in tools)
+        self.functions = tuple(_as_tool(each) for each in tools)
+        """The tools that are neither built in nor those of a source that `replace` can change."""
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
         self.replaceable = tuple(self._replaceable)
         """The sources whose tools `replace` can change."""
@@ -274,7 +275,7 @@ class ToolRegistry:
         self._put_in_place()
 
     def _put_in_place(self) -> None:
-        listed = (*self._functions, *(each for tools in self._replaceable.values() for each in tools))
+        listed = (*self.functions, *(each for tools in self._replaceable.values() for each in tools))
         found: dict[str, RunnableTool] = {}
         for each in listed:
             if each.tool_id in found:

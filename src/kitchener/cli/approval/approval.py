@@ -18,7 +18,7 @@ from kitchener.cli.terminal.output import print_json, print_table, print_text, s
 from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.recorded_requests import arguments_text, details, read_requests, row
+from kitchener.inspection.recorded_requests import arguments_text, details, read_requests, read_with_nested, row
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.inspection.turns.turn_approvals import answer_words
 from kitchener.plain_names import counted
@@ -63,12 +63,14 @@ def list_(
 
     Works while a server runs.
 
+    With a session or an agent, also those that wait in agents that it asked.
+
     For example:
 
         kitchener approval list
         kitchener approval list last --all --json
     """
-    found = anyio.run(_found, options, session)
+    found = anyio.run(_listed, options, session)
     shown = [each for each in found if not each.is_of_client and (all_ or each.is_pending)]
     of_clients = [each for each in found if each.is_of_client and each.is_pending]
     if json:
@@ -218,10 +220,17 @@ def _json_of(option: str, text: str | None) -> object:
         raise CallerError(f"{option}: expected JSON: {error}") from None
 
 
-async def _found(options: Options, session_id: str | None) -> list[ApprovalInfo]:
+async def _listed(options: Options, session_id: str | None) -> list[ApprovalInfo]:
+    """The requests for a list, oldest first."""
     paths = options.paths()
-    if session_id is None:
-        classes = [options.agent] if options.named_agent is not None else sorted({options.first_agent, *paths.agent_classes()})
+    if session_id is None and options.named_agent is None:
+        classes = sorted({options.first_agent, *paths.agent_classes()})
         found = [each for agent_class in classes for each in await read_requests(paths, agent_class)]
         return sorted(found, key=lambda each: (each.requested_at, each.approval_id))
+    agent_class = options.agent if session_id is None else await paths.class_of(session_id, options.first_agent)
+    return await read_with_nested(paths, agent_class, session_id)
+
+
+async def _found(options: Options, session_id: str) -> list[ApprovalInfo]:
+    paths = options.paths()
     return await read_requests(paths, await paths.class_of(session_id, options.first_agent), session_id)

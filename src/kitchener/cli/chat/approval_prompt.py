@@ -5,16 +5,15 @@ from typing import Any, Final
 
 import orjson
 
-from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.terminal.account import account_name
 from kitchener.cli.terminal.output import print_text, say
 from kitchener.errors import ApprovalAnswered, ApprovalVoid, UnknownApproval
-from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.recorded_requests import arguments_text, read_requests
+from kitchener.inspection.recorded_requests import arguments_text
 from kitchener.inspection.shown_text import one_line
 from kitchener.plain_names import counted
 from kitchener.records.entries import ApprovalScope, opened
 from kitchener.records.turn import TurnResult
+from kitchener.runtime import Runtime
 from kitchener.runtime.queries.approval_list import ApprovalInfo
 
 _YES: Final = ("y", "yes")
@@ -28,39 +27,52 @@ _BACK: Final = "an empty line goes back"
 
 @dataclass(slots=True)
 class ApprovalPrompt:
-    """The calls about which a chat asks. A line that is no answer is a message, and the calls keep waiting."""
+    """The calls about which a chat asks: those of its session, and of the agents that it asked.
 
-    supervisor: HO2Supervisor
-    paths: LedgerPaths
+    A line that is no answer is a message, and the calls keep waiting.
+    """
+
+    runtime: Runtime
+    agent_class: str
+    """The agent class of the chat."""
     _waiting: list[ApprovalInfo] = field(default_factory=list)
+    _known: set[str] = field(default_factory=set)
+    """The calls about which it has asked."""
     _is_editing: bool = False
 
-    async def read(self, session_id: str, more: tuple[str, ...] | None = None) -> int:
-        """Finds the calls to ask about. Returns how many there are.
-
-        Args:
-            session_id: the session of the chat
-            more: requests to ask about, besides those it already asks about; None: all that wait
-        """
-        found = await read_requests(self.paths, self.supervisor.agent_class, session_id)
-        wanted = {each.approval_id for each in (self._waiting if more is not None else found)}.union(more or ())
-        self._waiting = [each for each in found if each.status == "waiting" and each.approval_id in wanted]
-        self._is_editing = False
+    async def read(self, session_id: str) -> int:
+        """Finds all calls that wait, to ask about them. Returns how many there are."""
+        self._waiting, self._is_editing = await self._find(session_id), False
+        self._known.update(each.approval_id for each in self._waiting)
         return len(self._waiting)
+
+    async def read_new(self, session_id: str) -> list[ApprovalInfo]:
+        """Finds the calls that began to wait since the last look, to ask about them, too. Returns them."""
+        asked, known = {each.approval_id for each in self._waiting}, frozenset(self._known)
+        await self.read(session_id)
+        new = [each for each in self._waiting if each.approval_id not in known]
+        self._waiting = [each for each in self._waiting if each.approval_id in asked or each in new]
+        return new
+
+    async def _find(self, session_id: str) -> list[ApprovalInfo]:
+        found = await self.runtime.pending_approvals(self.agent_class, session_id=session_id)
+        return [each for each in found if each.status == "waiting"]
 
     def ask(self) -> None:
         """Asks about the first call that still waits, if there is one."""
         if self._waiting:
-            words = _how_to_edit if self._is_editing else _question
-            print_text(words(self._waiting[0]), style="pale")
+            print_text(_how_to_edit(self._waiting[0]) if self._is_editing else self._question(), style="pale")
 
     @property
     def overview(self) -> str:
         """The number of waiting calls, and the question about the first."""
         calls = counted(len(self._waiting), "tool call")
-        return (
-            f"{calls} of this session {'waits' if len(self._waiting) == 1 else 'wait'} for you\n{_question(self._waiting[0])}"
-        )
+        return f"{calls} of this session {'waits' if len(self._waiting) == 1 else 'wait'} for you\n{self._question()}"
+
+    @property
+    def asker(self) -> str:
+        """The agent class whose call is asked about: that of the chat, if there is none."""
+        return self._waiting[0].agent_class if self._waiting else self.agent_class
 
     def is_answer(self, word: str) -> bool:
         """Whether a line answers the question."""
@@ -80,12 +92,13 @@ class ApprovalPrompt:
                 return None
             changes = edited
         request, is_no = self._waiting[0], folded in _NO and not self._is_editing
+        supervisor = self.runtime.supervisor(request.agent_class)
         scope: ApprovalScope = "session" if folded in _ALWAYS and not self._is_editing else "once"
         try:
             if is_no:
-                done = await self.supervisor.deny(request.approval_id, answered_by=account_name())
+                done = await supervisor.deny(request.approval_id, answered_by=account_name())
             else:
-                done = await self.supervisor.approve(request.approval_id, scope=scope, answered_by=account_name(), **changes)
+                done = await supervisor.approve(request.approval_id, scope=scope, answered_by=account_name(), **changes)
         except (ApprovalAnswered, ApprovalVoid, UnknownApproval):
             self._next()
             raise
@@ -95,6 +108,11 @@ class ApprovalPrompt:
     def forget(self) -> None:
         """Stops asking about waiting calls; `/approvals` asks again."""
         self._waiting, self._is_editing = [], False
+
+    def _question(self) -> str:
+        """The question about the first call."""
+        question = _question(self._waiting[0])
+        return question if self.asker == self.agent_class else f"{self.asker} asks: {question}"
 
     def _next(self) -> None:
         self._waiting, self._is_editing = self._waiting[1:], False

@@ -98,15 +98,18 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
             resume=f"kitchener chat{options.as_text()} --session",
             grace_s=loaded.config.limits.shutdown_grace_s,
             context=ChatContext(paths, runtime.supervisor(agent_class)),
-            approvals=ApprovalPrompt(runtime.supervisor(agent_class), paths),
+            approvals=ApprovalPrompt(runtime, agent_class),
             answer_with=f"kitchener approval approve{options.as_text()}",
             commit=lambda: runtime.ledgers(agent_class).commit(),
         )
         if talk.is_interactive:
             for line in _banner_lines(loaded.config, agent_class):
                 print_text(line, style="pale")
-            if session_id is not None and await talk.approvals.read(session_id):
+        if session_id is not None and await talk.approvals.read(session_id):
+            if talk.is_interactive:
                 print_text(talk.approvals.overview)
+            else:
+                talk.approvals.forget()
         await talk.run()
     return talk.exit_code
 
@@ -203,7 +206,7 @@ class _ChatLoop:
 
     async def _answer(self, word: str) -> TurnResult | None:
         """Records the person's answer about a waiting call, and shows the continued turn."""
-        shown = ShownTurn(self.supervisor.agent_class, self.status)
+        shown = ShownTurn(self.approvals.asker, self.status)
         try:
             result = await self.approvals.take(word)
             if result is not None:
@@ -228,8 +231,8 @@ class _ChatLoop:
                 result = await run()
                 if result is not None:
                     self._count(result, anyio.current_time() - began)
-                    if self.is_interactive and result.pending_approval:
-                        await self.approvals.read(self.session_id, result.pending_approval)
+                    if self.is_interactive and _may_wait(result):
+                        await self.approvals.read_new(self.session_id)
         except (LedgerError, RuntimeClosed, UnknownSession, SessionEnded, SessionMismatch):
             raise  # no later message of this chat can succeed either
         except KitchenerError as error:
@@ -281,8 +284,9 @@ class _ChatLoop:
             self.status.clear()
         if shown is None:
             print_text(result.response)
-            for approval_id in result.pending_approval:
-                say(f"kitchener: a tool call waits: {self.answer_with} {approval_id}")
+            for waiting in await self.approvals.read_new(result.session_id) if _may_wait(result) else ():
+                say(f"kitchener: a tool call waits: {self.answer_with} {waiting.approval_id}")
+            self.approvals.forget()  # every line is a message
         self._tell_error(result)
         return result
 
@@ -348,6 +352,11 @@ class _ChatLoop:
             print_text()
         self._everything.cancel()
         return False
+
+
+def _may_wait(result: TurnResult) -> bool:
+    """Whether a call of the turn, or of an agent that it asked, may wait for a person."""
+    return bool(result.pending_approval) or "nested" in result.cost_summary
 
 
 def _banner_lines(config: RuntimeConfig, agent_class: str) -> Iterator[str]:

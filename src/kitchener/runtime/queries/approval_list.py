@@ -15,6 +15,7 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
+from kitchener.runtime.root_layout import class_of_ledger
 
 ApprovalStatus = Literal["waiting", "answered", "void", ApprovalDecision]
 
@@ -23,6 +24,8 @@ ApprovalStatus = Literal["waiting", "answered", "void", ApprovalDecision]
 class ApprovalInfo:
     """A request for approval on record, and its answer. `HO2Supervisor.approve` and `deny` answer it."""
 
+    agent_class: str
+    """The agent class whose call waits, and whose supervisor takes the answer."""
     session_id: str
     requested_at: str
     """When it was asked, ISO time."""
@@ -151,5 +154,6 @@ def approvals_in(entries: Iterable[StoredEntry], now: str) -> list[ApprovalInfo]
         at = answer.timestamp if answer is not None else None
         abandoned = ended.get(request["wo_id"])
         is_over = entry.session_id in over
-        found.append(ApprovalInfo(entry.session_id or "", entry.timestamp, request, resolved, at, abandoned, is_over, now))
+        owner, session_id = class_of_ledger(entry.ledger_id), entry.session_id or ""
+        found.append(ApprovalInfo(owner, session_id, entry.timestamp, request, resolved, at, abandoned, is_over, now))
     return found

@@ -20,6 +20,8 @@ from kitchener.records.turn import ToolProgress, ToolStarted, TurnCompleted, Tur
 
 AGENT_PREFIX: Final = "agent:"
 """Prefix in the setting `tools`; an agent class follows."""
+_ASKED_BY: Final = "asked by "
+"""Begins the external id of a session of an asked agent; the id of the session that asks follows."""
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_S: Final = 86_400.0
 """Time limit of the tool, long because the deadlines of the two turns bound a call."""
@@ -68,7 +70,7 @@ class AgentTool(Tool[..., object]):
 
     async def _session(self, supervisor: HO2Supervisor, context: ToolContext) -> SessionId:
         """The session of the asked class that belongs to the caller's session; a new one if that was ended."""
-        name = f"asked by {context.session_id}"
+        name = f"{_ASKED_BY}{context.session_id}"
         async with self._finding:  # so that two calls of one round use the same session
             found = await supervisor.find_external(name, subject_id=context.subject_id)
             if found is not None and not (await supervisor.session(found)).state.is_ended:
@@ -115,6 +117,11 @@ def agent_tool(
         raise ToolError(f"agent_tool: agent class {quoted(agent_class)}: expected {AGENT_CLASS_FORM}")
     chosen = name if name is not None else f"ask_{_NOT_IN_NAMES.sub('_', agent_class).lower()}"[:64]
     return AgentTool(agent_class, chosen, description or _described(agent_class), read_only=read_only)
+
+
+def asking_session(external_id: str) -> str | None:
+    """The session for which the session of an asked agent was started, by its external id; None: it was started otherwise."""
+    return external_id.removeprefix(_ASKED_BY) if external_id.startswith(_ASKED_BY) else None
 
 
 def _described(agent_class: str) -> str:

@@ -94,8 +94,11 @@ class ResumedTurnAnswer(DescribedAnswer):
 class WaitingCallAnswer(DescribedAnswer):
     """A tool call that waits for a person."""
 
+    agent: str
+    """The agent class whose call it is: the one that was meant, or one that it asked."""
     approval_id: str
     session_id: str
+    """The session in which it is answered."""
     turn_id: str
     wo_id: str
     tool_id: str

@@ -1,5 +1,6 @@
 """Tool calls of a session that wait for a person: list, approve, deny. Explained in `docs/server.md`."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -72,19 +73,19 @@ class ApprovalCalls:
         self._access, self._turns = access, turns
 
     async def all_waiting(self, request: Request) -> ASGIApp:
-        """The calls of the subject's sessions that wait, oldest first."""
+        """The calls of the subject's sessions, and of the agents that these asked, that wait, oldest first."""
         supervisor, subject_id = (
             self._access.supervisor(caller_of(request), request.query_params.get("agent")),
             subject_of(request),
         )
         found = await self._access.runtime.pending_approvals(supervisor.agent_class, subject_id=subject_id)
-        return json_response({"approvals": [_told(each) for each in found]})
+        return json_response({"approvals": _told(request, found)})
 
     async def waiting(self, request: Request) -> ASGIApp:
-        """The calls of a session that wait, oldest first."""
+        """The calls of a session, and of the agents that it asked, that wait, oldest first."""
         of, runtime = await self._access.of(request), self._access.runtime
         found = await runtime.pending_approvals(of.supervisor.agent_class, session_id=of.session.session_id)
-        return json_response({"approvals": [_told(each) for each in found]})
+        return json_response({"approvals": _told(request, found)})
 
     async def approve(self, request: Request) -> ASGIApp:
         """Allows a call, and answers with the reply of the continued turn."""
@@ -114,5 +115,7 @@ class ApprovalCalls:
         return json_response({"result": result_json(result) if result is not None else None})
 
 
-def _told(found: ApprovalInfo) -> dict[str, object]:
-    return {name: getattr(found, name) for name in _TOLD}
+def _told(request: Request, found: Iterable[ApprovalInfo]) -> list[dict[str, object]]:
+    """What the key may read: an agent that was asked may be one that it does not reach."""
+    reached = [each for each in found if caller_of(request).reaches(each.agent_class)]
+    return [{"agent": each.agent_class, **{name: getattr(each, name) for name in _TOLD}} for each in reached]
