@@ -263,7 +263,7 @@ class TestDoctor:
                 await found.until((1, 1, 1))
                 found.send(2)
                 with anyio.fail_after(30):
-                    while found.ends["Overloaded"] < 2:  # noqa: ASYNC110  the turns' own tasks keep the ends, without an event
+                    while found.ends["Overloaded"] + found.ends["TurnOverloaded"] < 2:  # noqa: ASYNC110  the turns' own tasks keep the ends, without an event
                         await anyio.sleep(0.01)
 
         anyio.run(overload)
