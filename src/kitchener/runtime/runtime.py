@@ -171,6 +171,7 @@ class Runtime:
             CallerError: `agent_class` is unknown, or an id is no text
         """
         check_texts_if_given(session_id=session_id, subject_id=subject_id)
+        self._agent(agent_class)  # refuses what is no agent class
 
         async def opened(name: str) -> OpenedClass:
             return await self._agent(name).opened()
