@@ -1,12 +1,14 @@
 """The command line as a whole: versions, help, mistakes (docs/commands.md)."""
 
 import importlib.metadata
+import inspect
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -189,6 +191,30 @@ def test_scripts_of_other_shells_name_every_command(cli: Cli, shell: str, words:
     assert (outcome.code, outcome.err) == (0, "")
     assert words in outcome.out
     assert all(command.split()[-1] in outcome.out for command in LEAVES)
+
+
+def takes_number(hint: object) -> bool:
+    return hint is int or any(map(takes_number, get_args(hint)))
+
+
+def numbers() -> Iterator[tuple[str, str]]:
+    """Each option of a command that takes a number: a command line of the command's help text, and the option's name."""
+    for name, function in every_command():
+        lines = (inspect.getdoc(function) or "").partition("For example:")[2].splitlines()
+        line = next((each.strip() for each in lines if each.strip().startswith(f"kitchener {name}")), "")
+        for parameter, hint in get_type_hints(function, include_extras=True).items():
+            if parameter != "return" and takes_number(hint):
+                yield line.partition(" ")[2], f"--{parameter.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("number", ["-1", "1" * 400, "1.5", "many", ""])
+@pytest.mark.parametrize(("line", "option"), list(numbers()))
+def test_an_option_that_takes_a_number_names_a_wrong_one(cli: Cli, line: str, option: str, number: str) -> None:
+    """Regression: the number of entries or sessions could be too large for the machine, which was a traceback."""
+    outcome = cli(*shlex.split(line.partition(" && ")[0]), option, number)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert f" {option}" in outcome.err
+    assert len(outcome.err) < 400
 
 
 @pytest.mark.parametrize("words", [("session", "show"), (), ("config", "check")], ids=["an id", "a command", "too much"])

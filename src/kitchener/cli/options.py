@@ -5,16 +5,18 @@ An id can be given by position or as an option: `session show SES-…` equals `s
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, get_args, get_type_hints
 
 import anyio
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
+from cyclopts.validators import Number
 
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
+from kitchener.config.settings import MAX_COUNT
 from kitchener.errors import CallerError, ConfigError
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.inspection.ledger_files import LAST, LedgerPaths
@@ -163,6 +165,25 @@ class MayBeLast(NamedTuple):
     """Marks a parameter that takes the id of a session or turn, or `last`."""
 
     what: Literal["session", "turn"]
+
+
+def whole_number(text: str, *, name: tuple[str, ...] | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> Parameter:
+    """An option that takes a whole number. Without this, `1.5` would be rounded.
+
+    Args:
+        text: its help text
+        name: its names; None: that of the argument
+        at_least: the smallest number
+        at_most: the largest number
+    """
+
+    def read(_: object, tokens: Sequence[Token]) -> int:
+        try:
+            return int(tokens[0].value)
+        except ValueError:
+            raise ValueError(f"{quoted(tokens[0].value)} is no whole number") from None
+
+    return Parameter(name=name, help=text, validator=Number(gte=at_least, lte=at_most), converter=read)
 
 
 SessionArgument = Annotated[str, Parameter(help="A session id, such as SES-0a1b2c3d, or `last`."), MayBeLast("session")]

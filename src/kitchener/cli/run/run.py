@@ -13,11 +13,10 @@ import anyio
 import anyio.to_thread
 import orjson
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK, CommandFailed
-from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, listens, named_argument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, listens, named_argument, whole_number
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
@@ -53,9 +52,7 @@ def run(
     output: Annotated[
         Path | None, Parameter(name=OUTPUT_NAMES, help="File for the results: one line each, in the order of the input.")
     ] = None,
-    concurrency: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=100_000), help="Conversations that run at the same time.")
-    ] = 32,
+    concurrency: Annotated[int, whole_number("Conversations that run at the same time.", at_most=100_000)] = 32,
     attach: Annotated[
         tuple[Path, ...],
         Parameter(negative="", help="An image or a file for every conversation's first message. May be repeated."),

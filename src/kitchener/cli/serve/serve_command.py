@@ -11,10 +11,9 @@ from typing import Annotated, Final
 import anyio
 import anyio.to_thread
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import NO_OPTIONS, Options, listens
+from kitchener.cli.options import NO_OPTIONS, Options, listens, whole_number
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogFormat, LogLevel, logged_from, show_logs_as
 from kitchener.cli.terminal.output import discard_output, print_text
@@ -35,8 +34,7 @@ def serve(
     options: Options = NO_OPTIONS,
     host: Annotated[str | None, Parameter(help="Address to listen on. Overrides `[serve] host`.")] = None,
     port: Annotated[
-        int | None,
-        Parameter(help="Port to listen on; 0: a free one. Overrides `[serve] port`.", validator=Number(gte=0, lte=65_535)),
+        int | None, whole_number("Port to listen on; 0: a free one. Overrides `[serve] port`.", at_least=0, at_most=65_535)
     ] = None,
     log_level: LogLevel = None,
     log_format: LogFormat = "text",
