@@ -200,16 +200,17 @@ def resolve_ids(command: Callable[..., object], arguments: dict[str, object]) ->
     """Replaces `last` by ids in the arguments, by name, of a command that is about to run.
 
     Raises:
-        CallerError: an argument by position is empty, or is no id of a session or turn where one is expected
+        CallerError: an argument or option is empty, or is no id of a session or turn where one is expected
         ConfigError: the settings or the agent class are wrong
         NotOnRecord: there is no session or turn yet
     """
     if not command.__module__.startswith(f"{__name__.partition('.')[0]}."):
         return  # the help text or the version
-    by_option = {name for name, each in inspect.signature(command).parameters.items() if each.kind is each.KEYWORD_ONLY}
-    if (empty := next((name for name, value in arguments.items() if value == "" and name not in by_option), None)) is not None:
-        raise CallerError(f"{empty.upper()} is empty, perhaps because a shell variable is not set; give a value")
     hints = get_type_hints(command, include_extras=True)
+    if (empty := next((name for name, value in arguments.items() if value == ""), None)) is not None:
+        is_option = inspect.signature(command).parameters[empty].kind is inspect.Parameter.KEYWORD_ONLY
+        shown = _option_name(empty, hints[empty]) if is_option else empty.upper()
+        raise CallerError(f"{shown} is empty, perhaps because a shell variable is not set; give a value")
     for name, value in arguments.items():
         for mark in (each for each in get_args(hints.get(name)) if isinstance(each, MayBeLast)):
             if value is None or not isinstance(value, str) or value.startswith(_PREFIXES[mark.what]):
@@ -220,3 +221,9 @@ def resolve_ids(command: Callable[..., object], arguments: dict[str, object]) ->
             options = arguments.get("options", NO_OPTIONS)
             assert isinstance(options, Options)
             arguments[name] = anyio.run(options.paths().newest, mark.what, options.named_agent)
+
+
+def _option_name(name: str, hint: object) -> str:
+    """The first name of an option on the command line."""
+    given = (next(iter(each.name), None) for each in get_args(hint) if isinstance(each, Parameter) and each.name)
+    return next(filter(None, given), f"--{name.replace('_', '-')}")
