@@ -98,6 +98,7 @@ def test_damage_exits_with_6(recorded: Cli, tmp_path: Path) -> None:
         ("--session", "none"),
         ("--all", "--tool", "x"),
         ("--all", "--same-policy", "--with-config", "x"),
+        ("last", "--nested", "--with-config", "kitchener.toml"),
     ],
 )
 def test_wrong_usage(recorded: Cli, arguments: tuple[str, ...]) -> None:
