@@ -244,7 +244,7 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
         faults = [each._asdict() for each in content.faults] if content is not None else []
         told = {"ledgers": [_report_as_json(report) for report in reports], "skipped": list(map(str, others))}
         problems = [{"path": each.path, "problem": each.problem} for each in unread]
-        print_json({"ok": is_fine and not unread, **told, "unread": problems, "content_faults": faults})
+        print_json({"ok": code == OK, **told, "unread": problems, "content_faults": faults})
         return code
     for denied in unread:
         print_text(f"unread   {denied}")
