@@ -228,7 +228,7 @@ class TestFailures:
         ("output", "expected"),
         [
             ("in", "is the input file"),
-            (".kitchener/out.jsonl", "every .jsonl is a ledger"),
+            (".kitchener/out.jsonl", "which is for ledgers; choose another place"),
             ("no/out", "a directory that exists"),
             (".", "must be a file"),
         ],

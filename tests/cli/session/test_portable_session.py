@@ -68,6 +68,13 @@ def test_an_imported_session_is_listed_with_the_times_that_it_had(cli: Cli, sess
         assert cli("session", "list", "--json", *there).json == [before]
 
 
+def test_a_session_is_not_exported_into_the_root(cli: Cli, session_id: str, tmp_path: Path) -> None:
+    outcome = cli("session", "export", session_id, "--out", ".kitchener/folder")
+    assert outcome.code == 2
+    assert f"--out = '.kitchener/folder': lies under the root {tmp_path}/.kitchener, which is for ledgers" in outcome.err
+    assert not Path(".kitchener/folder").exists()
+
+
 def test_a_changed_byte_exits_with_6_and_names_the_file(cli: Cli, session_id: str, tmp_path: Path) -> None:
     cli("session", "export", session_id, "--out", "folder")
     path = tmp_path / "folder" / "ho1m.json"
