@@ -34,7 +34,7 @@ from kitchener.records.output_schema import MAX_SCHEMA_CHARS, OutputSchema, outp
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import open_runtime, tune_gc
-from kitchener.small_files import read_regular
+from kitchener.small_files import open_regular, read_regular
 
 _READ_AT_ONCE: Final = 256
 """Messages of one conversation that are in memory at a time."""
@@ -97,6 +97,7 @@ async def _run(
     config = loaded.config
     if output is not None:
         _check_output(output, path, Path(config.plane_root))
+    await anyio.to_thread.run_sync(_check_attached, attach)
     async with contextlib.AsyncExitStack() as stack:
         index = partial(Messages, path, max_chars=config.limits.max_message_chars)
         with named_argument("IN.jsonl", path):
@@ -126,6 +127,15 @@ def _check_output(output: Path, path: Path, root: Path) -> None:
     if os.path.realpath(output) == os.path.realpath(path):
         raise ConfigError("--out", "", repr(str(output)), "is the input file; choose another name")
     check_output(output, root)
+
+
+def _check_attached(paths: Sequence[Path]) -> None:
+    """Raises ConfigError unless each file can be read, because otherwise every conversation would fail."""
+    for path in paths:
+        try:
+            open_regular(path).close()
+        except OSError as error:
+            raise ConfigError("--attach", "", repr(str(path)), f"cannot be read: {error.strerror or error}") from error
 
 
 def _output_schema(path: Path | None) -> OutputSchema | None:
