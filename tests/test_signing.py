@@ -115,3 +115,10 @@ def test_without_the_library_the_error_says_what_to_install(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
     with pytest.raises(SigningError, match=r"pip install .*cryptography"):
         load_signer(tmp_path / "signing.pem")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="no directory here refuses new files even to the superuser")
+def test_a_key_that_cannot_be_made_is_told_so() -> None:
+    """Regression: the error said how to make a key."""
+    with pytest.raises(SigningError, match=r"^/proc/kitchener-key: no file can be made there; use another path$"):
+        make_key("/proc/kitchener-key")

@@ -109,8 +109,11 @@ def make_key(path: Path | str) -> Signer:
     key = ed.Ed25519PrivateKey.generate()
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with _os_errors(path):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(path, text)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(path, text)
+        except FileNotFoundError as error:
+            raise SigningError(f"{shown_path(str(path))}: no file can be made there; use another path") from error
     return _signer(key)
 
 

@@ -1,5 +1,7 @@
 """Every command of the command line, as it is registered."""
 
+import inspect
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +13,13 @@ from kitchener.cli.app import build_app
 def every_command() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the words of each command, such as `session list`, and its function."""
     return _commands(build_app(is_listing=False), "")
+
+
+def examples_of(name: str, function: Callable[..., Any]) -> list[list[str]]:
+    """The command lines in the help text of a command, as words without `kitchener` and without what follows in a shell."""
+    lines = [each.strip() for each in (inspect.getdoc(function) or "").partition("For example:")[2].splitlines()]
+    found = [each for each in lines if each.startswith(f"kitchener {name}")]
+    return [shlex.split(each.partition(" && ")[0].partition(" > ")[0])[1:] for each in found]
 
 
 def _commands(app: App, name: str) -> Iterator[tuple[str, Callable[..., Any]]]:

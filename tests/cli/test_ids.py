@@ -222,7 +222,7 @@ class TestSearch:
             assert two("session", "list", *arguments, "--json").json == []
         assert len(two("session", "list", "--since", "2h", "--limit", "2", "--json").json) == 2
 
-    @pytest.mark.parametrize("since", ["yesterday", "2026-02-30", "3 d", "2026-02-18T10:30:00", "999999999d", ""])
+    @pytest.mark.parametrize("since", ["yesterday", "2026-02-30", "3 d", "2026-02-18T10:30:00", "999999999d"])
     def test_a_time_that_is_none_is_refused(self, two: Cli, since: str) -> None:
         outcome = two("session", "list", "--since", since)
         assert (outcome.code, outcome.out) == (2, "")

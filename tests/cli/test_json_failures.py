@@ -1,7 +1,5 @@
 """With `--json`, each command prints one JSON value, whatever happens (docs/commands.md)."""
 
-import inspect
-import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -12,7 +10,7 @@ from kitchener.cli import app
 from kitchener.cli.options import JsonFlag
 from kitchener.cli.terminal.output import print_json
 from kitchener.errors import KitchenerError
-from tests.cli.command_list import every_command
+from tests.cli.command_list import every_command, examples_of
 from tests.cli.commands import Outcome, finish, start_program
 from tests.cli.conftest import Cli
 
@@ -27,8 +25,7 @@ def commands() -> Iterator[tuple[str, Callable[..., Any]]]:
 def examples() -> Iterator[list[str]]:
     """The command lines in their help texts, with `--json`."""
     for name, function in commands():
-        lines = [each.strip() for each in (inspect.getdoc(function) or "").partition("For example:")[2].splitlines()]
-        found = [shlex.split(each)[1:] for each in lines if each.startswith(f"kitchener {name}")]
+        found = examples_of(name, function)
         assert found, name
         for words in found:
             yield words if "--json" in words else [*words, "--json"]

@@ -1,17 +1,20 @@
 """The command line as a whole: versions, help, mistakes (docs/commands.md)."""
 
 import importlib.metadata
+import inspect
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
+from cyclopts import Parameter
 
 from kitchener.cli.app import build_app
-from tests.cli.command_list import every_command
+from tests.cli.command_list import every_command, examples_of
 from tests.cli.commands import finish, start, write_messages
 from tests.cli.conftest import Cli
 
@@ -192,8 +195,53 @@ def test_scripts_of_other_shells_name_every_command(cli: Cli, shell: str, words:
     assert all(command.split()[-1] in outcome.out for command in LEAVES)
 
 
+def takes_number(hint: object) -> bool:
+    return hint is int or any(map(takes_number, get_args(hint)))
+
+
+def numbers() -> Iterator[tuple[list[str], str]]:
+    """Each option of a command that takes a number: a command line of the command's help text, and the option's name."""
+    for name, function in every_command():
+        for parameter, hint in get_type_hints(function, include_extras=True).items():
+            if parameter != "return" and takes_number(hint):
+                yield examples_of(name, function)[0], f"--{parameter.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("number", ["-1", "1" * 400, "1.5", "many", ""])
+@pytest.mark.parametrize(("words", "option"), list(numbers()))
+def test_an_option_that_takes_a_number_names_a_wrong_one(cli: Cli, words: list[str], option: str, number: str) -> None:
+    """Regression: the number of entries or sessions could be too large for the machine, which was a traceback."""
+    outcome = cli(*words, option, number)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert f" {option}" in outcome.err
+    assert len(outcome.err) < 400
+
+
 @pytest.mark.parametrize("words", [("session", "show"), (), ("config", "check")], ids=["an id", "a command", "too much"])
 def test_a_command_shows_that_a_long_word_was_cut(cli: Cli, words: tuple[str, ...]) -> None:
     outcome = cli(*words, "z" * 100)
     assert f"'{'z' * 78}…" in outcome.err
     assert "z" * 79 not in outcome.err
+
+
+def texts() -> Iterator[tuple[list[str], str]]:
+    """Each option of a command that takes a text: a command line of the command's help text, and the option's name.
+
+    `init` takes no ids, so it does without what checks them; its options say what they expect.
+    """
+    for name, function in every_command():
+        hints, words = get_type_hints(function, include_extras=True), (examples_of(name, function) or [[]])[0]
+        for parameter in inspect.signature(function).parameters.values() if name != "init" else ():
+            kinds = get_args(hints[parameter.name])[:1]
+            names = [each.name for each in get_args(hints[parameter.name]) if isinstance(each, Parameter) and each.name]
+            option = next(iter(names[-1])) if names else f"--{parameter.name.replace('_', '-')}"
+            if parameter.kind is parameter.KEYWORD_ONLY and kinds in ((str,), (str | None,)) and option not in words:
+                yield words, option
+
+
+@pytest.mark.parametrize(("words", "option"), list(texts()))
+def test_an_empty_option_is_named(cli: Cli, words: list[str], option: str) -> None:
+    """As an argument is: a shell variable may be unset. An empty subject listed nobody's sessions, or failed each message."""
+    outcome = cli(*words, option, "")
+    assert outcome.code == 2
+    assert outcome.err == f"kitchener: {option} is empty, perhaps because a shell variable is not set; give a value\n"

@@ -98,6 +98,7 @@ def test_damage_exits_with_6(recorded: Cli, tmp_path: Path) -> None:
         ("--session", "none"),
         ("--all", "--tool", "x"),
         ("--all", "--same-policy", "--with-config", "x"),
+        ("last", "--nested", "--with-config", "kitchener.toml"),
     ],
 )
 def test_wrong_usage(recorded: Cli, arguments: tuple[str, ...]) -> None:
@@ -108,7 +109,9 @@ def test_wrong_usage(recorded: Cli, arguments: tuple[str, ...]) -> None:
 
 def test_unknown_session(recorded: Cli) -> None:
     """A negative answer, no mistake."""
-    assert recorded("replay", "--session", "SES-00000000").code == 1
+    outcome = recorded("replay", "--session", "SES-00000000")
+    assert outcome.code == 1
+    assert "is not known to agent classes 'ADMIN', 'RESIDENT:bo'; `kitchener session list` lists the sessions" in outcome.err
 
 
 def test_nothing_recorded(cli: Cli) -> None:

@@ -1,13 +1,11 @@
 """A `--root` that cannot be the one that is meant is named, with what to do (docs/commands.md)."""
 
-import inspect
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command_list import every_command
+from tests.cli.command_list import every_command, examples_of
 from tests.cli.conftest import Cli
 from tests.runtime.admin.test_commands import READS
 
@@ -18,11 +16,9 @@ NEEDS_NO_ROOT = {"completion", "config check", "config schema", "config show", "
 def examples(names: frozenset[str]) -> Iterator[list[str]]:
     """The command lines in the help texts of commands, without those that name other files in place of a root."""
     for name, function in every_command():
-        lines = (inspect.getdoc(function) or "").partition("For example:")[2].splitlines()
-        for line in (each.strip().partition(" && ")[0].partition(" > ")[0] for each in lines):
-            words = shlex.split(line)[1:]
+        for words in examples_of(name, function) if name in names else ():
             names_a_folder = name == "ledger verify" and words[2:] not in ([], ["--json"])
-            if name in names and line.startswith(f"kitchener {name}") and not names_a_folder and "--root" not in words:
+            if not names_a_folder and "--root" not in words:
                 yield words
 
 

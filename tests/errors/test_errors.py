@@ -62,6 +62,7 @@ def test_an_error_exported_by_the_package_is_one_of_the_tree() -> None:
 
 
 FACTS: dict[str, Any] = {
+    "others": ("SALES", "CLERK"),
     "result": None,
     "approval_id": "WO-SES-0123abcd-002.1",
     "decision": "denied",
@@ -135,7 +136,8 @@ def test_an_error_carries_its_facts_and_names_them(name: str) -> None:
     for fact, value in arguments(WITH_FACTS[name]).items():
         assert getattr(error, fact) == value
         if (
-            fact not in ("status", "retry_after_s", "output_begun", "expected", "accepted", "kind", "result", "of_client")
+            fact
+            not in ("status", "retry_after_s", "output_begun", "expected", "accepted", "kind", "result", "of_client", "others")
             or name == "LedgerDamaged"
         ):
             assert str(value) in text, fact

@@ -204,6 +204,8 @@ def test_a_directory_without_a_ledger_does_not_pass_for_one_that_verifies(cli: C
     Path("empty").mkdir()
     outcome = cli("ledger", "verify", "empty")
     assert (outcome.code, outcome.out) == (1, "no ledgers in empty\n")
+    told = cli("ledger", "verify", "empty", "--json")
+    assert (told.code, told.json["ok"], told.json["ledgers"]) == (1, False, [])
     assert cli("ledger", "verify", "nowhere").code not in (0, 6)
     assert cli("ledger", "verify").code == 0  # a root where nothing was written yet
 

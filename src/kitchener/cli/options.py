@@ -5,16 +5,18 @@ An id can be given by position or as an option: `session show SES-…` equals `s
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, get_args, get_type_hints
 
 import anyio
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
+from cyclopts.validators import Number
 
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
+from kitchener.config.settings import MAX_COUNT
 from kitchener.errors import CallerError, ConfigError
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.inspection.ledger_files import LAST, LedgerPaths
@@ -165,6 +167,25 @@ class MayBeLast(NamedTuple):
     what: Literal["session", "turn"]
 
 
+def whole_number(text: str, *, name: tuple[str, ...] | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> Parameter:
+    """An option that takes a whole number. Without this, `1.5` would be rounded.
+
+    Args:
+        text: its help text
+        name: its names; None: that of the argument
+        at_least: the smallest number
+        at_most: the largest number
+    """
+
+    def read(_: object, tokens: Sequence[Token]) -> int:
+        try:
+            return int(tokens[0].value)
+        except ValueError:
+            raise ValueError(f"{quoted(tokens[0].value)} is no whole number") from None
+
+    return Parameter(name=name, help=text, validator=Number(gte=at_least, lte=at_most), converter=read)
+
+
 SessionArgument = Annotated[str, Parameter(help="A session id, such as SES-0a1b2c3d, or `last`."), MayBeLast("session")]
 SessionChoice = Annotated[str | None, Parameter(help="Only this session. `last`: the newest one."), MayBeLast("session")]
 TurnArgument = Annotated[str, Parameter(help="A turn id, such as T-0a1b2c3d-000002, or `last`."), MayBeLast("turn")]
@@ -179,16 +200,17 @@ def resolve_ids(command: Callable[..., object], arguments: dict[str, object]) ->
     """Replaces `last` by ids in the arguments, by name, of a command that is about to run.
 
     Raises:
-        CallerError: an argument by position is empty, or is no id of a session or turn where one is expected
+        CallerError: an argument or option is empty, or is no id of a session or turn where one is expected
         ConfigError: the settings or the agent class are wrong
         NotOnRecord: there is no session or turn yet
     """
     if not command.__module__.startswith(f"{__name__.partition('.')[0]}."):
         return  # the help text or the version
-    by_option = {name for name, each in inspect.signature(command).parameters.items() if each.kind is each.KEYWORD_ONLY}
-    if (empty := next((name for name, value in arguments.items() if value == "" and name not in by_option), None)) is not None:
-        raise CallerError(f"{empty.upper()} is empty, perhaps because a shell variable is not set; give a value")
     hints = get_type_hints(command, include_extras=True)
+    if (empty := next((name for name, value in arguments.items() if value == ""), None)) is not None:
+        is_option = inspect.signature(command).parameters[empty].kind is inspect.Parameter.KEYWORD_ONLY
+        shown = _option_name(empty, hints[empty]) if is_option else empty.upper()
+        raise CallerError(f"{shown} is empty, perhaps because a shell variable is not set; give a value")
     for name, value in arguments.items():
         for mark in (each for each in get_args(hints.get(name)) if isinstance(each, MayBeLast)):
             if value is None or not isinstance(value, str) or value.startswith(_PREFIXES[mark.what]):
@@ -199,3 +221,9 @@ def resolve_ids(command: Callable[..., object], arguments: dict[str, object]) ->
             options = arguments.get("options", NO_OPTIONS)
             assert isinstance(options, Options)
             arguments[name] = anyio.run(options.paths().newest, mark.what, options.named_agent)
+
+
+def _option_name(name: str, hint: object) -> str:
+    """The first name of an option on the command line."""
+    given = (next(iter(each.name), None) for each in get_args(hint) if isinstance(each, Parameter) and each.name)
+    return next(filter(None, given), f"--{name.replace('_', '-')}")

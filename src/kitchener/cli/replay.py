@@ -76,6 +76,8 @@ def replay(
             raise CallerError(
                 "replay: --same-policy asks for the recorded policy and --with-config for another one; leave one out"
             )
+        if nested:
+            raise CallerError("replay: --with-config compares SESSION alone, without those that --nested adds; leave one out")
         return run_to_end(partial(_what_if, options, session, tools, with_config, is_json=json))
     return run_to_end(partial(_replay, options, session, tools, same_policy=same_policy, nested=nested, is_json=json))
 

@@ -10,11 +10,12 @@ from typing import Final
 
 from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
-from kitchener.plain_names import quoted
+from kitchener.plain_names import cut_to, quoted
 
 _LIKE_ENOUGH: Final = 0.65
 """Least similarity of two words, 0 to 1, for one to be suggested instead of the other. "list" and "bisect" have 0.6."""
 _COMPARED_CHARS: Final = 80
+_SHOWN_CHARS: Final = 80
 
 
 def usage_line(error: CycloptsError) -> str:
@@ -27,7 +28,7 @@ def usage_line(error: CycloptsError) -> str:
         case UnknownCommandError():
             text = _unknown_command(error)
         case _:
-            text = " ".join(str(error).split())
+            text = " ".join(cut_to(each, _SHOWN_CHARS) for each in str(error).split())
     return f"{text} (kitchener {''.join(f'{each} ' for each in error.command_chain or ())}--help)"
 
 

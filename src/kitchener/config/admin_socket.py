@@ -12,17 +12,11 @@ class AdminConfig(Settings):
     gone_keys: ClassVar[Mapping[str, str]] = {
         "max_request_bytes": "was removed: a request has at most 4,194,304 bytes",
         "max_connections": "was removed: 8 connections are open at the same time",
-        "request_timeout_s": "was removed: a client has a twelfth of `deadline_s` to send its request",
+        "request_timeout_s": "was removed: a client has 5 seconds to send its request",
     }
 
     socket: bool | None = None
     """Whether a running process listens. None: `kitchener chat`, `run` and `serve` do, and a program that calls `open_runtime`
     does not, since it did not ask for a socket."""
     deadline_s: Seconds = 60.0
-    """Longest run of a request, seconds, including its wait for other requests. A command asks for no more than its own. A
-    client may take a twelfth of it to send its request, and to take the answer."""
-
-    @property
-    def request_timeout_s(self) -> float:
-        """How long a client may take to send its request, and to take the answer, seconds."""
-        return self.deadline_s / 12
+    """Longest run of a request, seconds, including its wait for other requests. A command asks for no more than its own."""

@@ -19,8 +19,10 @@ from kitchener.config.shown import described, described_key, shown_settings
 from kitchener.errors import ConfigError
 from kitchener.plain_names import shown_path
 
-Positive = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
-TokenCount = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
+MAX_COUNT: Final = 1_000_000_000_000
+"""Largest count in settings, and largest number of results that a caller or a command may ask for."""
+Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+TokenCount = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 

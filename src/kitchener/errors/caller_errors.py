@@ -1,5 +1,7 @@
 """Errors of a call: its arguments are wrong, or the session, the subject or the memory does not take it as it is now."""
 
+from collections.abc import Sequence
+
 from kitchener.errors.root import KitchenerError
 from kitchener.plain_names import quoted
 
@@ -31,12 +33,12 @@ class UnsupportedPart(CallerError):
 
 
 class UnknownSession(CallerError):
-    """No session of this id is in the agent class's ledger."""
+    """No session of this id is in the agent class's ledger, nor in that of `others` that were searched after it."""
 
-    def __init__(self, session_id: str, agent_class: str) -> None:
-        self.session_id, self.agent_class = session_id, agent_class
-        known = "`kitchener session list` lists the sessions"
-        super().__init__(f"session {session_id!r} is not known to agent class {agent_class!r}; {known}")
+    def __init__(self, session_id: str, agent_class: str, others: Sequence[str] = ()) -> None:
+        self.session_id, self.agent_class, self.others = session_id, agent_class, others
+        whose = f"agent class{'es' if others else ''} {', '.join(map(repr, (agent_class, *others)))}"
+        super().__init__(f"session {session_id!r} is not known to {whose}; `kitchener session list` lists the sessions")
 
 
 class SessionEnded(CallerError):

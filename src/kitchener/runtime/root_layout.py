@@ -179,4 +179,4 @@ async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str
             async with open_reader(config, agent_class, "ho2m") as reader:
                 if await reader.last(session_id=session_id):
                     return agent_class
-    raise UnknownSession(session_id, asked[0] if asked else DEFAULT_AGENT)
+    raise UnknownSession(session_id, asked[0] if asked else DEFAULT_AGENT, asked[1:])

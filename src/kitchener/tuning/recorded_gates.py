@@ -75,7 +75,7 @@ async def read_gate_record(
             if is_erased or is_sealed(payload.get("metadata")) or is_sealed(payload.get("words")):
                 sealed[namespace] = None
     if not last_of:
-        whose = f"subject {subject_id!r} gave no signal" if subject_id is not None else "there is no signal on record"
+        whose = f"subject {subject_id!r} gave no signal" if subject_id is not None else "nobody gave a signal"
         raise NotOnRecord(f"{whose} to agent class {agent_class!r}; `kitchener memory signals` shows whose there are")
     folds = {namespace: _Fold(namespace) for namespace in sorted({turn.namespace for turn in last_of} - sealed.keys())}
     async for entry in reader.overlays.read(key=key):

@@ -154,7 +154,7 @@ def test_requests_of_all_agent_classes_are_listed(cli: Cli, desk: str, tmp_path:
         (("approve", "{}", "--answer", "tru"), 2, "--answer: expected JSON"),
         (("approve", "{}", "--answer", "1"), 2, "asks no question"),
         (("approve", "{}", "--scope", "always"), 2, "--scope"),
-        (("approve", "{}", "--by", ""), 2, "answered_by"),
+        (("approve", "{}", "--by", ""), 2, "--by is empty"),
         (("deny", "{}", "--message", " "), 2, "message"),
         (("list", "SES-00000000"), 1, "SES-00000000"),
     ],

@@ -295,3 +295,11 @@ class TestDoctor:
         outcome = cli("doctor", "--root", "root")
         assert outcome.code == 1
         assert "--root = 'root': is a file; name a directory" in outcome.out
+
+
+def test_a_file_that_is_no_ledger_is_told_without_the_id_of_one(cli: Cli) -> None:
+    """Regression: it named an entry of a ledger without a name."""
+    Path("letter").write_text("Dear Ada,\n", encoding="utf-8")
+    outcome = cli("ledger", "verify", "letter")
+    assert outcome.code == 6
+    assert "framing: expected entry 1 on a line of its own, found " in outcome.out

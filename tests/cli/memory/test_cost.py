@@ -122,6 +122,7 @@ def test_an_imported_line_has_no_consolidation(taught: Cli, tmp_path: Path) -> N
 
 def test_nothing_learned_costs_nothing(cli: Cli) -> None:
     assert cli("memory", "cost").out == "nothing learned yet by ADMIN\n"
+    assert cli("memory", "cost", "--subject", "eve").out == "nothing learned yet about 'eve' by ADMIN\n"
     assert cli("memory", "cost", "--json").json == {
         "agent_class": "ADMIN",
         "lines": [],

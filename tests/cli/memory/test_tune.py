@@ -89,7 +89,6 @@ def test_without_ranges_it_goes_around_the_current_setting(taught: Cli) -> None:
     [
         ("--count", "8..2", "expected whole numbers from 1 to 100,000, as in 3, 2..8 (upwards) or 3,5,8..10"),
         ("--count", "0", "expected whole numbers from 1 to 100,000"),
-        ("--count", "", "expected whole numbers from 1 to 100,000"),
         ("--sessions", "two", "expected whole numbers from 1 to 100,000"),
         ("--sessions", "1..2000", "expected at most 1,000 values"),
         ("--window", "1..99999999", "expected whole numbers from 1 to 87,600"),

@@ -77,11 +77,12 @@ class TestResults:
     def test_the_first_failure_is_told_also_where_no_results_are_kept(self, cli: Cli, tmp_path: Path) -> None:
         """Regression: the command said that messages failed, and nothing said why."""
         path = write_messages(tmp_path / "in", ("a", "hello"), ("a", "thanks"))
-        outcome = cli("run", path, "--attach", "gone.png")
+        (tmp_path / "empty.png").touch()
+        outcome = cli("run", path, "--attach", "empty.png")
         assert (outcome.code, outcome.out.endswith(", 2 failed\n")) == (1, True)
         assert outcome.err == (
-            "kitchener: conversation 'a', message 1: InvalidPart: part 1: gone.png cannot be read: No such file or directory; "
-            "expected a regular file\n"
+            "kitchener: conversation 'a', message 1: InvalidPart: part 1 is empty: expected an image or a file of 1 to"
+            " 16,777,216 bytes\n"
         )
 
     def test_a_file_without_messages_is_called_that(self, cli: Cli, tmp_path: Path) -> None:
@@ -228,7 +229,7 @@ class TestFailures:
         ("output", "expected"),
         [
             ("in", "is the input file"),
-            (".kitchener/out.jsonl", "every .jsonl is a ledger"),
+            (".kitchener/out.jsonl", "which is for ledgers; choose another place"),
             ("no/out", "a directory that exists"),
             (".", "must be a file"),
         ],
@@ -241,6 +242,17 @@ class TestFailures:
         assert outcome.code == 2
         assert expected in outcome.err
         assert not (tmp_path / ".kitchener").exists()
+
+
+@pytest.mark.parametrize(("name", "problem"), [("gone.png", "No such file or directory"), (".", "is not a regular file")])
+def test_an_attachment_that_cannot_be_read_is_named_before_anything_runs(
+    cli: Cli, tmp_path: Path, name: str, problem: str
+) -> None:
+    """Regression: each conversation failed."""
+    outcome = cli("run", write_messages(tmp_path / "in", ("a", "hello")), "--attach", name)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"kitchener: --attach = {name!r}: cannot be read: {problem}\n"
+    assert not (tmp_path / ".kitchener").exists()
 
 
 class TestInterruption:

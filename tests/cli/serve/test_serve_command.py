@@ -74,8 +74,10 @@ def test_the_five_minutes_of_the_readme_lead_to_a_reply_and_a_session(tmp_path: 
 
 def test_a_port_that_somebody_has_is_refused_in_one_line(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        outcome = cli("serve", "--port", str(other.getsockname()[1]))
-    assert (outcome.code, len(outcome.err.splitlines()), "serve.port" in outcome.err) == (2, 1, True)
+        port = other.getsockname()[1]
+        outcome = cli("serve", "--port", str(port))
+    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
+    assert outcome.err.startswith(f"kitchener: --port = 127.0.0.1:{port}: cannot listen there: ")
 
 
 class Hanging:
@@ -176,7 +178,8 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--host", "0.0.0.0"), "serve.clients"),
+        (("--host", "0.0.0.0"), "kitchener: --host = '0.0.0.0': needs [serve.clients.<name>]"),
+        (("--host", "nosuchhost.invalid"), "kitchener: --host = 'nosuchhost.invalid': needs [serve.clients.<name>]"),
         (("--port", "70000"), "port"),
         (("--agent", "ADMIN"), "--agent = 'ADMIN': cannot be chosen here: all agent classes are served"),
     ],
@@ -185,3 +188,11 @@ def test_an_option_that_cannot_be_is_refused_in_one_line(cli: Cli, arguments: tu
     outcome = cli("serve", *arguments)
     assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (2, "", 1)
     assert told in outcome.err
+
+
+def test_a_setting_that_cannot_be_is_named_with_its_file(cli: Cli) -> None:
+    """Regression: it was said to be in a `configuration`."""
+    Path("kitchener.toml").write_text('[serve]\nhost = "0.0.0.0"\n', encoding="utf-8")
+    outcome = cli("serve")
+    assert outcome.code == 2
+    assert outcome.err.startswith("kitchener: kitchener.toml: serve.host = '0.0.0.0': needs [serve.clients.<name>]")

@@ -44,6 +44,20 @@ def test_a_session_moves_and_every_command_knows_it_there(cli: Cli, session_id: 
     assert (again.code, again.json["was_there"]) == (0, True)
 
 
+def test_a_session_whose_context_was_projected_by_a_command_moves_too(cli: Cli, session_id: str) -> None:
+    """Regression: the export refused its own folder, because that projection belongs to no turn."""
+    assert cli("context", "project", session_id).code == 0
+    made = cli("session", "export", session_id, "--out", "folder", "--with-keys")
+    assert (made.code, made.err) == (0, "")
+    there = ("--root", "there")
+    assert cli("session", "import", "folder", *there).code == 0
+    assert cli("replay", "--all", "--json", *there).json["ok"] is True
+    for command in (("ledger", "verify"), ("audit", "leaks"), ("context", "project", session_id)):
+        assert cli(*command, *there).code == 0, command
+    again = cli("session", "export", session_id, "--out", "folder2", "--with-keys", *there)
+    assert (again.code, again.err) == (0, "")
+
+
 def test_an_imported_session_is_listed_with_the_times_that_it_had(cli: Cli, session_id: str) -> None:
     """Also after a second move, which the session's record tells as well."""
     (before,) = [each for each in cli("session", "list", "--json").json if each["session_id"] == session_id]
@@ -52,6 +66,13 @@ def test_an_imported_session_is_listed_with_the_times_that_it_had(cli: Cli, sess
         assert cli("session", "export", session_id, "--out", f"folder{number}", "--with-keys", *here).code == 0
         assert cli("session", "import", f"folder{number}", *there).code == 0
         assert cli("session", "list", "--json", *there).json == [before]
+
+
+def test_a_session_is_not_exported_into_the_root(cli: Cli, session_id: str, tmp_path: Path) -> None:
+    outcome = cli("session", "export", session_id, "--out", ".kitchener/folder")
+    assert outcome.code == 2
+    assert f"--out = '.kitchener/folder': lies under the root {tmp_path}/.kitchener, which is for ledgers" in outcome.err
+    assert not Path(".kitchener/folder").exists()
 
 
 def test_a_changed_byte_exits_with_6_and_names_the_file(cli: Cli, session_id: str, tmp_path: Path) -> None:

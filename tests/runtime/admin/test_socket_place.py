@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from kitchener.errors import AdminUnavailable
-from kitchener.runtime.admin import socket_place
+from kitchener.runtime.admin import admin_client, socket_place
 from kitchener.runtime.admin.admin_client import NobodyListens, ask
 from kitchener.runtime.admin.operations import EndSession, ReadStatistics
 from kitchener.runtime.administration import administer
@@ -228,7 +228,10 @@ async def test_a_lock_that_is_no_file_holds_up_no_command(tmp_path: Path, way: s
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="elsewhere a full queue refuses the connection")
-async def test_a_process_that_takes_no_connection_is_told_as_busy_and_nothing_is_done(tmp_path: Path) -> None:
+async def test_a_process_that_takes_no_connection_is_told_as_busy_and_nothing_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_client, "TRANSFER_S", 0.2)
     claimed = socket_place.claim(tmp_path)  # nobody accepts
     waiting = []
     with contextlib.suppress(BlockingIOError):
@@ -237,7 +240,7 @@ async def test_a_process_that_takes_no_connection_is_told_as_busy_and_nothing_is
             waiting[-1].setblocking(False)
             waiting[-1].connect(str(claimed.path))
     with pytest.raises(AdminUnavailable, match=r"took no connection within 0.2 s; nothing was done"):
-        await ask(listening_config(tmp_path, {"deadline_s": 2.4}), ReadStatistics())
+        await ask(listening_config(tmp_path), ReadStatistics())
     for each in (*waiting, claimed.sock):
         each.close()
     socket_place.release(tmp_path, claimed)

@@ -15,6 +15,7 @@ from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig, LimitsConfig
+from kitchener.config.settings import MAX_COUNT
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import CallerError, EntryRefused, InvalidMessage, InvalidPart, ReentrantTurn
 from kitchener.ids import anonymous_subject, check_caller
@@ -362,8 +363,6 @@ MAX_DEADLINE_S = 86_400
 """Longest deadline of a call, seconds: one day, the same as for all settings."""
 _BESIDE_THE_TEXT = 8_192
 """Most bytes that the other fields of an entry with a message or a reply can take."""
-MAX_COUNT = 1_000_000_000_000
-"""Largest number of results that a caller may ask for, the same as for all settings."""
 _NUMBERS = (int, float)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 2_000

@@ -133,7 +133,7 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
         raise ConfigError("--provider", "", "", f"{problem}; or it is one of: {', '.join(_NAMED)}{meant}")
     if model is None or not 1 <= len(model) <= _MAX_MODEL_CHARS or not model.isprintable():
         expected = f"name the model with --model, in 1 to {_MAX_MODEL_CHARS} printable characters"
-        raise ConfigError("--provider", "", provider if provider in _KEYS else "", expected)
+        raise ConfigError("--provider", "", provider if provider in _NAMED else "", expected)
     if provider == "openai":
         lines = [f"base_url = {toml_value(_OPENAI)}", f"model = {toml_value(model)}", f'api_key = "env:{_KEYS[provider]}"']
         return provider, "\n".join(lines)

@@ -7,7 +7,6 @@ from typing import Annotated
 import anyio
 import anyio.to_thread
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
 from kitchener.choices import ConflictPolicy
 from kitchener.cli.context.project import ProjectionPreview, ProjectOptions, project_session, record
@@ -18,7 +17,7 @@ from kitchener.cli.context.turn_page.page_file import write_page
 from kitchener.cli.context.turn_page.turn_page import read_page
 from kitchener.cli.context.why import diff_lines, entry_lines, turn_lines
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
-from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, SessionChoice, TurnArgument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, SessionChoice, TurnArgument, whole_number
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import CallerError, LedgerLocked
@@ -40,7 +39,7 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
     *,
     options: Options = NO_OPTIONS,
     intent: Annotated[str | None, Parameter(help="Project this intent in place of the active one.")] = None,
-    budget: Annotated[int | None, Parameter(validator=Number(gte=0), help="Tokens. Overrides `context_budget`.")] = None,
+    budget: Annotated[int | None, whole_number("Tokens. Overrides `context_budget`.", at_least=0)] = None,
     as_of: Annotated[str | None, Parameter(help="Use only what was on record at this time: ISO time with a zone.")] = None,
     conflict_policy: Annotated[
         ConflictPolicy | None, Parameter(help="If several intents are live: stop, or take the one declared last.")
@@ -81,7 +80,7 @@ def explain(  # noqa: PLR0913  options of a command, all by keyword
     options: Options = NO_OPTIONS,
     entry: Annotated[str | None, Parameter(help="Only this entry, intent, work order, turn, rule or learned line.")] = None,
     prompt: Annotated[bool, Parameter(negative="", help="Show what the models were asked, word for word.")] = False,
-    call: Annotated[int | None, Parameter(help="With --prompt: only this request of the turn, from 1.")] = None,
+    call: Annotated[int | None, whole_number("With --prompt: only this request of the turn, from 1.")] = None,
     html: Annotated[bool, Parameter(negative="", help="Write everything, and what changed since, to one HTML file.")] = False,
     output: Annotated[
         Path | None, Parameter(name=OUTPUT_NAMES, help="With --html: the file. Default: `./<turn>.html`.")

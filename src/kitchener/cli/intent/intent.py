@@ -9,12 +9,11 @@ from typing import Annotated
 
 import anyio
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
 from kitchener.actors.authority.authority import ruleset_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
-from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, ReasonOption, SessionArgument, SessionChoice
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, ReasonOption, SessionArgument, SessionChoice, whole_number
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.config import HO2Config
@@ -112,10 +111,7 @@ def fork(
     *,
     options: Options = NO_OPTIONS,
     session: SessionOf = None,
-    active: Annotated[
-        int | None,
-        Parameter(validator=Number(gte=1), help="The child that becomes active, counted from 1. Default: they compete."),
-    ] = None,
+    active: Annotated[int | None, whole_number("The child that becomes active, counted from 1. Default: they compete.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Split an intent into child intents, one for each objective.

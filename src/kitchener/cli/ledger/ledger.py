@@ -18,14 +18,13 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.content.content import content_lines
 from kitchener.cli.exits import DAMAGED, NEGATIVE, OK, USAGE
 from kitchener.cli.ledger.exported_session import verify_folder
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
-from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, whole_number
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import json_text, print_json, print_text, say, say_instead
 from kitchener.clock import SystemClock, iso
@@ -64,9 +63,7 @@ def verify(
     *,
     options: Options = NO_OPTIONS,
     public_key: PublicKey = None,
-    jobs: Annotated[
-        int | None, Parameter(validator=Number(gte=1), help="Processes. Default: one a core if ledgers are long.")
-    ] = None,
+    jobs: Annotated[int | None, whole_number("Processes. Default: one a core if ledgers are long.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Verify every ledger under the root, or what PATH names: recompute every hash.
@@ -99,7 +96,7 @@ def tail(
     *,
     options: Options = NO_OPTIONS,
     ledger: Annotated[LedgerName, Parameter(help="Which ledger of the agent class.")] = "ho2m",
-    lines: Annotated[int, Parameter(name=("--lines", "-n"), validator=Number(gte=1), help="Number of entries.")] = 10,
+    lines: Annotated[int, whole_number("Number of entries.", name=("--lines", "-n"))] = 10,
     entry_type: Annotated[
         str | None, Parameter(name="--type", help="Only entries of this type, such as turn_completed.")
     ] = None,
@@ -248,7 +245,7 @@ async def _verify(options: Options, path: Path | None, public_key: str | None, j
         faults = [each._asdict() for each in content.faults] if content is not None else []
         told = {"ledgers": [_report_as_json(report) for report in reports], "skipped": list(map(str, others))}
         problems = [{"path": each.path, "problem": each.problem} for each in unread]
-        print_json({"ok": is_fine and not unread, **told, "unread": problems, "content_faults": faults})
+        print_json({"ok": code == OK, **told, "unread": problems, "content_faults": faults})
         return code
     for denied in unread:
         print_text(f"unread   {denied}")

@@ -10,10 +10,9 @@ from typing import Annotated, BinaryIO
 
 import anyio
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from kitchener.cli.exits import DAMAGED, OK, USAGE, CommandFailed
-from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, TurnArgument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, TurnArgument, whole_number
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.written_files import check_output, write_output
 from kitchener.clock import SystemClock, iso
@@ -118,9 +117,7 @@ def proof(
     *,
     options: Options = NO_OPTIONS,
     output: Annotated[Path | None, Parameter(name=OUTPUT_NAMES, help="File to write. Default: `./<turn>.proof.json`.")] = None,
-    max_mib: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=MAX_BUNDLE_BYTES // _MIB), help="Largest size of the bundle, MiB.")
-    ] = 64,
+    max_mib: Annotated[int, whole_number("Largest size of the bundle, MiB.", at_most=MAX_BUNDLE_BYTES // _MIB)] = 64,
     sources: Annotated[
         bool, Parameter(negative="", help="Also what shaped its requests: settings, prompts, tools, earlier projections.")
     ] = False,

@@ -204,6 +204,8 @@ class CostTable:
     """The cost of all learned lines, the most expensive first."""
 
     agent_class: str
+    subject_id: str | None
+    """The only subject that it is about; None: it is about all."""
     rows: list[CostRow]
     fruitless: FruitlessCost
 
@@ -221,7 +223,8 @@ class CostTable:
     def lines(self) -> Iterator[str]:
         """The table as lines of text."""
         if not self.rows:
-            yield f"nothing learned yet by {self.agent_class}"
+            about = f" about {self.subject_id!r}" if self.subject_id is not None else ""
+            yield f"nothing learned yet{about} by {self.agent_class}"
         else:
             yield from self._table()
         if self.fruitless.consolidations:
@@ -244,7 +247,7 @@ async def cost_table(place: AgentMemory, subject_id: str | None) -> CostTable:
     costs, rows = WorkOrderCosts(), list[CostRow]()
     async with place.paths.reader(place.agent_class) as ho2m, place.reader() as reader:
         if reader is None:
-            return CostTable(place.agent_class, [], FruitlessCost())
+            return CostTable(place.agent_class, subject_id, [], FruitlessCost())
         learned = await _learned(reader)
         if ho2m is not None:
             async for entry in ho2m.read(entry_type=_TYPES):
@@ -255,7 +258,8 @@ async def cost_table(place: AgentMemory, subject_id: str | None) -> CostTable:
             rows.append(CostRow(subject, overlay, state, costs.of(subject, overlay, about, estimator)))
     rows.sort(key=lambda row: (-row.cost.tokens_shown, row.subject_id, row.overlay.key))
     namespace = None if subject_id is None else place.namespace(subject_id)
-    return CostTable(place.agent_class, rows, costs.without_result(chain.from_iterable(learned.values()), namespace))
+    fruitless = costs.without_result(chain.from_iterable(learned.values()), namespace)
+    return CostTable(place.agent_class, subject_id, rows, fruitless)
 
 
 async def _learned(reader: MemoryReader) -> Mapping[tuple[str, str], list[Learning]]:

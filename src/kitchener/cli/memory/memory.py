@@ -7,7 +7,6 @@ import anyio
 import anyio.to_thread
 import orjson
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
 from kitchener.cli.memory.agent_memory import AgentMemory, open_view
@@ -18,7 +17,7 @@ from kitchener.cli.memory.explain import AT_MOST, explained
 from kitchener.cli.memory.failed_learning import failed_learning
 from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
-from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, ReasonOption, named_argument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, ReasonOption, named_argument, whole_number
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text, say
 from kitchener.cli.terminal.written_files import check_output, write_output
@@ -39,7 +38,7 @@ def signals(
     *,
     options: Options = NO_OPTIONS,
     as_of: AsOf = None,
-    min_count: Annotated[int, Parameter(validator=Number(gte=0), help="Only signals with at least this many events.")] = 0,
+    min_count: Annotated[int, whole_number("Only signals with at least this many events.", at_least=0)] = 0,
     json: JsonFlag = False,
 ) -> int:
     """Show a subject's signals, and how close each gate is to opening.

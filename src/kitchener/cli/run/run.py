@@ -13,11 +13,10 @@ import anyio
 import anyio.to_thread
 import orjson
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK, CommandFailed
-from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, listens, named_argument
+from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, listens, named_argument, whole_number
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
@@ -35,7 +34,7 @@ from kitchener.records.output_schema import MAX_SCHEMA_CHARS, OutputSchema, outp
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import open_runtime, tune_gc
-from kitchener.small_files import read_regular
+from kitchener.small_files import open_regular, read_regular
 
 _READ_AT_ONCE: Final = 256
 """Messages of one conversation that are in memory at a time."""
@@ -53,9 +52,7 @@ def run(
     output: Annotated[
         Path | None, Parameter(name=OUTPUT_NAMES, help="File for the results: one line each, in the order of the input.")
     ] = None,
-    concurrency: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=100_000), help="Conversations that run at the same time.")
-    ] = 32,
+    concurrency: Annotated[int, whole_number("Conversations that run at the same time.", at_most=100_000)] = 32,
     attach: Annotated[
         tuple[Path, ...],
         Parameter(negative="", help="An image or a file for every conversation's first message. May be repeated."),
@@ -100,6 +97,7 @@ async def _run(
     config = loaded.config
     if output is not None:
         _check_output(output, path, Path(config.plane_root))
+    await anyio.to_thread.run_sync(_check_attached, attach)
     async with contextlib.AsyncExitStack() as stack:
         index = partial(Messages, path, max_chars=config.limits.max_message_chars)
         with named_argument("IN.jsonl", path):
@@ -129,6 +127,15 @@ def _check_output(output: Path, path: Path, root: Path) -> None:
     if os.path.realpath(output) == os.path.realpath(path):
         raise ConfigError("--out", "", repr(str(output)), "is the input file; choose another name")
     check_output(output, root)
+
+
+def _check_attached(paths: Sequence[Path]) -> None:
+    """Raises ConfigError unless each file can be read, because otherwise every conversation would fail."""
+    for path in paths:
+        try:
+            open_regular(path).close()
+        except OSError as error:
+            raise ConfigError("--attach", "", repr(str(path)), f"cannot be read: {error.strerror or error}") from error
 
 
 def _output_schema(path: Path | None) -> OutputSchema | None:

@@ -3,23 +3,23 @@
 import importlib.util
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Final
 
 import anyio
 import anyio.to_thread
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from kitchener.cli.exits import OK
-from kitchener.cli.options import NO_OPTIONS, Options, listens
+from kitchener.cli.options import NO_OPTIONS, Options, listens, whole_number
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogFormat, LogLevel, logged_from, show_logs_as
 from kitchener.cli.terminal.output import discard_output, print_text
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.ledger.disk.file_ops import is_locked
 from kitchener.logs import get_logger
 from kitchener.runtime import open_runtime, tune_gc
@@ -35,8 +35,7 @@ def serve(
     options: Options = NO_OPTIONS,
     host: Annotated[str | None, Parameter(help="Address to listen on. Overrides `[serve] host`.")] = None,
     port: Annotated[
-        int | None,
-        Parameter(help="Port to listen on; 0: a free one. Overrides `[serve] port`.", validator=Number(gte=0, lte=65_535)),
+        int | None, whole_number("Port to listen on; 0: a free one. Overrides `[serve] port`.", at_least=0, at_most=65_535)
     ] = None,
     log_level: LogLevel = None,
     log_format: LogFormat = "text",
@@ -58,12 +57,31 @@ def serve(
     if options.named_agent is not None:
         told = "cannot be chosen here: all agent classes are served, and a client names one as its model"
         raise ConfigError("--agent", "", repr(options.named_agent), told)
-    config = options.load_checked().config
+    loaded = options.load_checked()
+    config = loaded.config
     given = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
     if given:
         config = config.model_copy(update={"serve": config.serve.model_copy(update=given)})
-    with logged_from(log_level):
+    with logged_from(log_level), _named_setting(given, loaded.source):
         return anyio.run(_serve, config)
+
+
+@contextmanager
+def _named_setting(given: Collection[str], source: str) -> Iterator[None]:
+    """Makes an error about a setting name the option that has overridden it, or else the file.
+
+    Args:
+        given: the settings of `[serve]` that options have overridden
+        source: the source of the other settings
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if error.source != CONFIGURATION:
+            raise
+        name = error.key.removeprefix("serve.")
+        where = (f"--{name}", "") if name in given else (source, error.key)
+        raise ConfigError(*where, error.value, error.expected) from error.__cause__
 
 
 async def _serve(config: RuntimeConfig) -> int:

@@ -12,6 +12,7 @@ from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, S
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.written_files import check_outside
 from kitchener.errors import CallerError
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.plain_names import counted
@@ -91,6 +92,7 @@ def import_(
 
 async def _export(options: Options, session_id: str, out: Path, *, with_keys: bool, is_json: bool) -> int:
     config = options.load_recorded().config
+    check_outside(out, Path(config.plane_root))
     agent_class = await LedgerPaths(config).class_of(session_id, options.first_agent)
     async with progress_bar("ledgers", None) as steps:
         made = await export_session(

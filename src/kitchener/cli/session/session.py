@@ -6,10 +6,9 @@ from typing import Annotated, Self, TypedDict
 
 import anyio
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionArgument
+from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionArgument, whole_number
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
 from kitchener.cli.session.session_search import SessionRow, filter_of, found_lines, search_sessions
@@ -81,7 +80,7 @@ def list_(
     since: Annotated[
         str | None, Parameter(help="Only what happened since: 30m, 12h, 7d, a day, or ISO time with a zone.")
     ] = None,
-    limit: Annotated[int | None, Parameter(validator=Number(gte=1), help="Show only this many, the newest ones.")] = None,
+    limit: Annotated[int | None, whole_number("Show only this many, the newest ones.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """List the sessions of an agent class, oldest first.

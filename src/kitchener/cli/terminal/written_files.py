@@ -25,11 +25,27 @@ def check_output(path: Path, root: Path | None = None) -> None:
     Raises:
         ConfigError: the path lies under the root, its directory does not exist, or it is not a file
     """
-    # Not `Path.resolve`, which raises for a loop of links.
-    if root is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
-        raise ConfigError("--out", "", repr(str(path)), f"lies under the root {root}, where every .jsonl is a ledger")
+    if root is not None:
+        check_outside(path, root)
     if not path.absolute().parent.is_dir() or (path.exists() and not path.is_file()):
         raise ConfigError("--out", "", repr(str(path)), "must be a file in a directory that exists")
+
+
+def check_outside(path: Path, root: Path) -> None:
+    """Refuses a path under the root.
+
+    Args:
+        path: the value of `--out`
+        root: directory of the ledgers
+
+    Raises:
+        ConfigError: the path lies there
+    """
+    # Not `Path.resolve`, which raises for a loop of links.
+    if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+        raise ConfigError(
+            "--out", "", repr(str(path)), f"lies under the root {root}, which is for ledgers; choose another place"
+        )
 
 
 def write_output(path: Path, fill: Callable[[BinaryIO], _Result]) -> _Result:

@@ -133,7 +133,7 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
                 past = replace(past, shared=tuple(await _shared(paths, past)))
                 return replace(past, unreadable=await _why_unreadable(paths, past)) if past.is_erased else past
     check_session_id(session_id)
-    raise UnknownSession(session_id, preferred)
+    raise UnknownSession(session_id, preferred, classes[1:])
 
 
 async def _why_unreadable(paths: LedgerPaths, past: RecordedSession) -> str:

@@ -309,7 +309,8 @@ def _fault(line: bytes, due: _Due) -> BadLine:
     """The first difference between a wrong line and what it must contain."""
     parts = split_line(line)
     if parts is None:
-        return BadLine("framing", f"entry {due.seq} of {due.ledger_id} on a line of its own", shown(line))
+        whose = f" of {due.ledger_id}" if due.ledger_id else ""
+        return BadLine("framing", f"entry {due.seq}{whose} on a line of its own", shown(line))
     found_hash = hashlib.sha256(parts.body).hexdigest()
     entry_id = f"E-{stamp_of(parts.body)[:10].decode('ascii', 'replace')}-{due.seq:012d}"
     size = parts.batch[2] if due.size is None else due.size

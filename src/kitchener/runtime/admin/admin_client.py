@@ -18,6 +18,7 @@ from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.wire import (
     MAX_ANSWER_BYTES,
     MAX_REQUEST_BYTES,
+    TRANSFER_S,
     AdminRequest,
     FrameTooLarge,
     decoded_answer,
@@ -59,7 +60,7 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
             " nothing was done. Do it in smaller parts, or stop that process first"
         )
     try:
-        stream = await _connected(path, config.admin.request_timeout_s)
+        stream = await _connected(path)
     except (ConnectionRefusedError, FileNotFoundError) as error:
         raise NobodyListens from error
     except OSError as error:
@@ -68,7 +69,7 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
     try:
         async with stream:
             socket_place.check_peer(stream.extra(SocketAttribute.raw_socket), may_be=socket_place.owner_of(path))
-            with anyio.fail_after(limit_s + 2 * config.admin.request_timeout_s):
+            with anyio.fail_after(limit_s + 2 * TRANSFER_S):
                 with suppress(anyio.BrokenResourceError):  # refused before all of it was read; the answer says why
                     await stream.send(data)
                 is_sent = True
@@ -87,10 +88,10 @@ async def ask(config: RuntimeConfig, operation: Operation[R]) -> R:
         raise no_answer("of another form") from error
 
 
-async def _connected(path: Path, limit_s: float) -> UNIXSocketStream:
+async def _connected(path: Path) -> UNIXSocketStream:
     """Opens a connection. Does not use `anyio.connect_unix`: while the listener's queue is full, that function never returns,
     or returns a socket without a peer."""
-    with anyio.move_on_after(limit_s):
+    with anyio.move_on_after(TRANSFER_S):
         while True:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -104,5 +105,5 @@ async def _connected(path: Path, limit_s: float) -> UNIXSocketStream:
                 sock.close()
                 raise
     raise AdminUnavailable(
-        f"the process that has the root open took no connection within {limit_s:g} s; nothing was done, try again"
+        f"the process that has the root open took no connection within {TRANSFER_S:g} s; nothing was done, try again"
     )

@@ -21,6 +21,7 @@ from kitchener.runtime.admin.operation import AdminRoot, Operation
 from kitchener.runtime.admin.operations import parse_operation
 from kitchener.runtime.admin.wire import (
     MAX_REQUEST_BYTES,
+    TRANSFER_S,
     AdminRequest,
     FrameTooLarge,
     answer,
@@ -106,7 +107,7 @@ class AdminListener:
             async with stream:
                 given = await self._answer_to(stream, has_room=has_room)
                 if given is not None:
-                    with anyio.move_on_after(self._config.request_timeout_s):
+                    with anyio.move_on_after(TRANSFER_S):
                         await stream.send(given)
         except _GONE:
             _log.info("administration client gone")
@@ -121,11 +122,11 @@ class AdminListener:
                 text = f"{_MAX_CONNECTIONS} administration connections are open"
                 raise AdminUnavailable(f"{text}; nothing was done, try again")
             request = None
-            with anyio.move_on_after(self._config.request_timeout_s):
+            with anyio.move_on_after(TRANSFER_S):
                 body = await read_frame(stream, MAX_REQUEST_BYTES)
                 request = await anyio.to_thread.run_sync(parse_request, body)
             if request is None:
-                _log.warning("administration client too slow", limit_s=self._config.request_timeout_s)
+                _log.warning("administration client too slow", limit_s=TRANSFER_S)
                 return None
             return answer(await self._carry_out(request))
         except FrameTooLarge as error:

@@ -18,6 +18,8 @@ MAX_REQUEST_BYTES: Final = 4 * 1_048_576
 """Largest request, bytes: the lines of an import are sent as one. A larger one is refused, and nothing is done."""
 MAX_ANSWER_BYTES: Final = 64 * 1_048_576
 """Largest answer that a client reads, bytes."""
+TRANSFER_S: Final = 5.0
+"""Longest time to connect, to send a request, or to take an answer, seconds. Both sides are on one machine."""
 _LENGTH: Final = struct.Struct(">I")
 _MAX_NAME: Final = 200
 _OWN_ERRORS: Final = {each.__name__: each for each in (AdminUnavailable, AdminUnanswered)}

@@ -347,7 +347,9 @@ def _check_owner(file: Path, manifest: Manifest, entry: FolderEntry) -> None:
         return
     where, payload = entry.line.entry_id, entry.payload
     _same(file, f"{where}: subject_id", manifest.subject_id, str(payload.get("subject_id")))
-    if "turn_id" in payload:  # messages are found by their turn, so a folder must not name a turn of another session
+    # Messages are found by their turn, so a folder must not name a turn of another session. Only in the ledger of decisions may
+    # an entry name none: `kitchener context project` records a projection of no turn.
+    if "turn_id" in payload and not (file.stem == "context" and payload["turn_id"] is None):
         _same(file, f"{where}: turn_id", str(payload.get("session_id")), str(session_of_turn(str(payload["turn_id"]))))
     if file.stem in ("signals", "overlays"):
         namespace = memory_namespace(manifest.agent_class, manifest.subject_id)
