@@ -1,7 +1,9 @@
 """A work order is validated once and moves only along the table of legal transitions. See docs/work-orders.md."""
 
+import ast
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -14,6 +16,7 @@ from kitchener.records.entries import WorkOrderState
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import TRANSITIONS, Constraints, Cost, WorkOrder, WorkOrderError
 
+SOURCES = Path(__file__).parents[2] / "src"
 AT = "2026-01-01T00:00:00.000000+00:00"
 REF = Ref("HO2M:ADMIN", "E-2026-01-01-000000000001", "sha256:" + "1" * 64)
 ERROR = WorkOrderError(reason="TOOL", detail="broke")
@@ -171,3 +174,15 @@ def test_it_reads_back_from_its_own_json() -> None:
     wo = in_state("completed")
     shape = TypeAdapter(WorkOrder)
     assert shape.validate_json(shape.dump_json(wo)) == wo
+
+
+def test_copies_change_fields_that_there_are() -> None:
+    """A misspelt name would be set and never read, and type checkers do not see it."""
+    known = {field.name for record in (WorkOrder, Constraints, Cost) for field in fields(record)}
+    changed: dict[str, str] = {}
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("replaced", "_moved"):
+                changed |= {keyword.arg: f"{path.name}:{node.lineno}" for keyword in node.keywords if keyword.arg is not None}
+    assert {name: place for name, place in changed.items() if name not in known} == {}
+    assert len(changed) > 20
