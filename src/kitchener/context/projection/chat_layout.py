@@ -15,7 +15,7 @@ from kitchener.context.fold.items import Item, place_of, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
 from kitchener.context.lexical.questions import asks
-from kitchener.context.projection.offered import Ranking, ShownTurns, groups_of, once, recent_turns
+from kitchener.context.projection.offered import RankingQuery, ShownTurns, groups_of, once, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem, placed_order
 from kitchener.context.projection.window import Window, first_recent, kept_recent
 from kitchener.context.ruleset import Ruleset
@@ -50,14 +50,7 @@ class ChatLayout:
         self._recent_kept = kept_recent(ruleset.recent_turns, ruleset.evict_to) if ruleset.is_steady else None
 
     def pack(
-        self,
-        state: ContextState,
-        reach: Reach,
-        recalled: Sequence[Item],
-        message: str,
-        ranking: Ranking | None,
-        active: str | None,
-        packer: Packer,
+        self, state: ContextState, reach: Reach, recalled: Sequence[Item], query: RankingQuery, packer: Packer
     ) -> ShownTurns:
         """Packs the newest turns as a history of chat messages, and then other turns and evidence that match the message."""
         turns = reach.turns if reach.turns is not None else []
@@ -75,7 +68,7 @@ class ChatLayout:
             said = _whole_newest_before_10(said, state.turns, packer.free)
         evidence = self.evidence(recalled, state, reach, newest)
         positions = dict[str, int]()
-        matches_beside = partial(self._matches, turns, evidence, message, ranking, active, positions)
+        matches_beside = partial(self._matches, turns, evidence, query, positions)
         seen, wanted = list[tuple[Item, float]](), 0
         matches: Iterable[tuple[Item, float]] | None = None
         if not self.ruleset.is_steady and said and (start or evidence):
@@ -89,7 +82,7 @@ class ChatLayout:
             shown = sum([each.tokens for each in history])
             if self.ruleset.is_steady:
                 past = max(shown, state.history.ends[-1] if turns else 0)
-                offered = _reserving(matches, _RESERVE * past, _ASKED if asks(message) else _TOLD)
+                offered = _reserving(matches, _RESERVE * past, _ASKED if asks(query.message) else _TOLD)
             else:
                 offered = _reserving_before_6(chain(seen, matches), _RESERVE * shown)
             found = packer.pack_matches(offered, groups_of(evidence))
@@ -127,9 +120,7 @@ class ChatLayout:
         self,
         turns: Sequence[Item],
         evidence: Sequence[Item],
-        message: str,
-        ranking: Ranking | None,
-        active: str | None,
+        query: RankingQuery,
         positions: dict[str, int],
         taken: set[Ref],
     ) -> Iterator[tuple[Item, float]]:
@@ -137,6 +128,7 @@ class ChatLayout:
 
         Since version 6 of the policy, a match is a share of the best one, even if the best one is in `taken`.
         """
+        message, active, ranking = query
         if active is None:
             yield from [(item, 1.0) for item in sorted(evidence, key=place_of, reverse=True)]
             return

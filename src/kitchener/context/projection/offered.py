@@ -27,6 +27,17 @@ class Ranking(Protocol):
         ...
 
 
+class RankingQuery(NamedTuple):
+    """What turns and evidence are ranked against."""
+
+    message: str
+    """The user's message."""
+    active: str | None
+    """The active intent; None: nothing is ranked, and evidence goes by age."""
+    ranking: Ranking | None
+    """Ranks them; None: turns go by age."""
+
+
 class Joined(Sequence[Item]):
     """Turns followed by evidence, without a copy, because there may be many turns."""
 

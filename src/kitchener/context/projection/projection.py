@@ -30,7 +30,7 @@ from kitchener.context.intents.reachability import Reach, reach_from
 from kitchener.context.intents.transitions import BRIDGE_OBJECTIVE
 from kitchener.context.projection.chat_layout import ChatLayout
 from kitchener.context.projection.days import Days, NoDays
-from kitchener.context.projection.offered import Joined, Ranking, ShownTurns, groups_of, recent_turns
+from kitchener.context.projection.offered import Joined, Ranking, RankingQuery, ShownTurns, groups_of, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem, placed_order
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError
@@ -176,7 +176,7 @@ class Projector:
             ConfigError: a ranking is required and missing
             ValueError: the resolution is blocked, so there is no projection
         """
-        ranking = self._used(ranking)
+        query = RankingQuery(message, resolution.active, self._used(ranking))
         if resolution.blocked_by is not None:
             raise ValueError(f"no projection until {resolution.blocked_by} is resolved")
         ruleset, budget = self.ruleset, self._budget(tokens_left)
@@ -187,7 +187,7 @@ class Projector:
         head, counted = self._pack_head(reach, biases, results, packer, resumed_id)
         flags = (*resolution.flags, _over_budget(budget)) if packer.is_over else resolution.flags
         pack = self._chat.pack if ruleset.is_chat else self._pack_text
-        shown = pack(state, reach, recalled, message, ranking, resolution.active, packer)
+        shown = pack(state, reach, recalled, query, packer)
         placed = shown.placed
         if state.parts and ruleset.recent_parts:
             head = (*head, *_pack_parts(state, reach, placed, packer, (ruleset.recent_parts, media_types)))
@@ -236,21 +236,14 @@ class Projector:
         return budget if tokens_left is None else max(0, min(budget, tokens_left - self.ruleset.reply_reserve))
 
     def _pack_text(
-        self,
-        state: ContextState,
-        reach: Reach,
-        recalled: Sequence[Item],
-        message: str,
-        ranking: Ranking | None,
-        active: str | None,
-        packer: Packer,
+        self, state: ContextState, reach: Reach, recalled: Sequence[Item], query: RankingQuery, packer: Packer
     ) -> ShownTurns:
         """Packs turns and evidence for one text."""
         turns = reach.turns if reach.turns is not None else []
         newest = recent_turns(state, reach, newest_from(state.turn_list, self.ruleset.recent_turns))
-        recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), message, "", packer)]
+        recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), query.message, "", packer)]
         evidence = self._chat.evidence(recalled, state, reach, newest)
-        placed, positions = self._pack_turns(turns, evidence, message, ranking, active, packer)
+        placed, positions = self._pack_turns(turns, evidence, query, packer)
         if newest:
             placed = tuple(sorted((*recent_placed, *placed), key=placed_order))
         return ShownTurns(placed, (*newest, *evidence), positions)
@@ -308,24 +301,19 @@ class Projector:
         return must + failed[max(0, shown) :], others, failed[: max(0, shown)]
 
     def _pack_turns(
-        self,
-        turns: list[Item],
-        evidence: Sequence[Item],
-        message: str,
-        ranking: Ranking | None,
-        active: str | None,
-        packer: Packer,
+        self, turns: list[Item], evidence: Sequence[Item], query: RankingQuery, packer: Packer
     ) -> tuple[tuple[PlacedItem, ...], Mapping[str, int]]:
         """Packs tier 8 and evidence; also returns the positions of the ranked turns."""
-        if active is not None:
+        ranking = query.ranking
+        if query.active is not None:
             offered: Sequence[Item] = turns if ranking is None or not evidence else Joined(turns, evidence)
             # If all fit, they are shown by age, so the order of packing changes nothing.
             if (ranking is None or ranking.admits_all) and packer.has_room(offered):
                 return packer.pack_everything(offered), {}
         positions: dict[str, int] = {}
-        admitted = self._admitted(turns, evidence, message, ranking, active, positions)
+        admitted = self._admitted(turns, evidence, query, positions)
         last = turn_of(turns[-1]) if turns else ""
-        placed = packer.pack_admitted(self._excerpts(admitted, message, last, packer), groups_of(evidence))
+        placed = packer.pack_admitted(self._excerpts(admitted, query.message, last, packer), groups_of(evidence))
         return placed, positions
 
     def _excerpts(self, items: Iterable[Item], message: str, last: str, packer: Packer) -> Iterator[Item]:
@@ -338,20 +326,14 @@ class Projector:
             yield item
 
     def _admitted(
-        self,
-        turns: list[Item],
-        recalled: Sequence[Item],
-        message: str,
-        ranking: Ranking | None,
-        active: str | None,
-        positions: dict[str, int],
+        self, turns: list[Item], recalled: Sequence[Item], query: RankingQuery, positions: dict[str, int]
     ) -> Iterable[Item]:
         """Turns and evidence in the order of packing."""
-        if active is None:
+        if query.active is None:
             return sorted(recalled, key=place_of, reverse=True)
-        if ranking is None:
+        if query.ranking is None:
             return reversed(turns)
-        return self._ranked(turns, recalled, ranking, message, positions)
+        return self._ranked(turns, recalled, query.ranking, query.message, positions)
 
     def _ranked(
         self, turns: list[Item], recalled: Sequence[Item], ranking: Ranking, message: str, positions: dict[str, int]
