@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kitchener.context import ContextState, Item, Ruleset
@@ -77,7 +78,7 @@ class TurnWords:
     ) -> None:
         self._postings, self._excerpt_tokens, self._reads_names = postings, excerpt_tokens, reads_names
         self._relayed = RelayedNames()
-        self._weights = replace(weights, named=speaker_weight)
+        self._weights = _with_named(weights, speaker_weight)
         self._index: LexicalIndex | None = None
         self._owners: list[int] = []
         self._ends: list[int] = []
@@ -187,10 +188,15 @@ class TurnWords:
         """Returns the index after adding all turns that were noted since the last call."""
         return self._indexed(len(self.turns))
 
-    def index(self, most: int) -> bool:
-        """Indexes the next `most` noted turns. Returns whether some are left; a ranking indexes all of these at once."""
-        self._indexed(min(len(self.turns), len(self._ends) + most))
-        return len(self._ends) < len(self.turns)
+    def index_ahead(self, at_once: int) -> bool:
+        """Indexes `at_once` noted turns if more are left, and returns whether it did. The next ranking indexes the rest.
+
+        Many turns are never ranked, because all that their session may show fits. Those that are left are not indexed for them.
+        """
+        if len(self.turns) - len(self._ends) <= at_once:
+            return False
+        self._indexed(len(self._ends) + at_once)
+        return True
 
     def _indexed(self, end: int) -> LexicalIndex:
         index = self._index
@@ -207,6 +213,11 @@ class TurnWords:
                 self._owners.append(number)
             self._ends.append(len(self._owners))
         return index
+
+
+@lru_cache(64)
+def _with_named(weights: LexicalWeights, speaker_weight: float) -> LexicalWeights:
+    return replace(weights, named=speaker_weight)
 
 
 def words_under(ruleset: Ruleset) -> TurnWords:
