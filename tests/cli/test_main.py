@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from kitchener.cli.app import build_app
 from tests.cli.command_list import every_command, examples_of
-from tests.cli.commands import finish, start, write_messages
+from tests.cli.commands import finish, start, start_program, write_messages
 from tests.cli.conftest import Cli
 
 LEAVES = [
@@ -245,3 +245,48 @@ def test_an_empty_option_is_named(cli: Cli, words: list[str], option: str) -> No
     outcome = cli(*words, option, "")
     assert outcome.code == 2
     assert outcome.err == f"kitchener: {option} is empty, perhaps because a shell variable is not set; give a value\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["config schema", "session list", "session list --json", "doctor", "run in", "replay --all"]
+)
+def test_a_full_disk_under_standard_output_is_one_line(cli: Cli, tmp_path: Path, command: str) -> None:
+    (tmp_path / "kitchener.toml").write_text("", encoding="utf-8")
+    assert cli("run", write_messages(tmp_path / "in", ("a", "hello"), ("b", "hello"))).code == 0
+    with open("/dev/full", "wb") as full:
+        outcome = finish(start(*command.split(), cwd=tmp_path, stdout=full.fileno()))
+    assert (outcome.code, outcome.out) == (1, "")
+    told = [line for line in outcome.err.splitlines() if line.startswith("kitchener: ")]
+    assert told == ["kitchener: standard output takes nothing more: No space left on device"]
+    assert "Traceback" not in outcome.err
+    assert "Exception ignored" not in outcome.err
+
+
+def test_a_full_disk_under_standard_error_changes_no_answer(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "kitchener.toml").write_text("", encoding="utf-8")
+    expected = cli("session", "show", "SES-nowhere", "--json")
+    with open("/dev/full", "wb") as full:
+        outcome = finish(start("session", "show", "SES-nowhere", "--json", cwd=tmp_path, stderr=full.fileno()))
+    assert (outcome.code, outcome.out) == (expected.code, expected.out)
+    assert outcome.code != 0
+
+
+CLOSED = """
+import os, sys
+for number in sys.argv[1].split(","):
+    os.close(int(number))
+os.execv(sys.executable, [sys.executable, "-m", "kitchener", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "1,2", "0,1,2"])
+def test_a_closed_standard_stream_is_the_null_device(cli: Cli, tmp_path: Path, closed: str) -> None:
+    """As a program that starts in the background may leave it."""
+    (tmp_path / "kitchener.toml").write_text("", encoding="utf-8")
+    write_messages(tmp_path / "in", ("a", "hello"), ("b", "hello"))
+    outcome = finish(start_program(CLOSED, closed, "run", "in", cwd=tmp_path))
+    assert (outcome.code, "Traceback" in outcome.err) == (0, False)
+    assert len(outcome.out.splitlines()) == (0 if "1" in closed else 1)
+    verified = cli("ledger", "verify", "--json")
+    assert verified.code == 0
+    assert cli("replay", "--all", "--json").code == 0

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import takewhile
 from typing import Final, NoReturn, TextIO, cast
 
@@ -22,10 +21,12 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from kitchener.cli.exits import DAMAGED, INTERRUPTED, INVALID, LOCKED, NEGATIVE, OK, USAGE, CommandFailed
 from kitchener.cli.terminal.log_lines import show_logs
 from kitchener.cli.terminal.output import (
+    OutputFailed,
     StandardError,
     begin_command,
     discard_output,
     file_problem,
+    flush_output,
     print_json_failure,
     say,
     say_traceback,
@@ -156,8 +157,10 @@ def invoke(tokens: Sequence[str]) -> int:
             _print_failure(tokens, _INTERRUPTED)
         return code
     except (CycloptsError, KeyboardInterrupt, CommandFailed, KitchenerError, OSError, ExceptionGroup) as error:
-        if isinstance(first_error(error), BrokenPipeError):
-            discard_output()  # its reader has gone
+        first = first_error(error)
+        if isinstance(first, BrokenPipeError | OutputFailed):
+            discard_output()
+        if isinstance(first, BrokenPipeError):  # its reader has gone, as that of `head` does
             return NEGATIVE
         failed = _failure_of(error)
     say(f"kitchener: {failed}")
@@ -192,6 +195,8 @@ def _failure_of(error: BaseException) -> CommandFailed:
             kind = first.error_class if isinstance(first, AdminRefused) else type(first)
             code = next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), _code_of(first.__cause__))
             return CommandFailed(code, kind.__name__, str(first))
+        case OutputFailed():
+            return CommandFailed(NEGATIVE, "output", f"standard output takes nothing more: {first.strerror}")
         case OSError() if first.filename is not None:
             return CommandFailed(_code_of(first), "file", file_problem(first))
     raise error
@@ -207,7 +212,7 @@ def _print_failure(tokens: Sequence[str], failed: CommandFailed) -> None:
     if "--json" in takewhile("--".__ne__, tokens):
         try:
             print_json_failure(failed.kind, str(failed))
-        except BrokenPipeError:
+        except (BrokenPipeError, OutputFailed):
             discard_output()
 
 
@@ -243,10 +248,9 @@ def _leave(code: int) -> NoReturn:
     if running:
         say(f"kitchener: everything is closed; ending the process although this still runs: {', '.join(running)}")
     if running or code == INTERRUPTED:
-        with suppress(OSError):  # the reader of the output has gone
-            sys.stdout.flush()
-            sys.stderr.flush()
+        flush_output()
         os._exit(code)
+    flush_output()
     sys.exit(code)
 
 

@@ -15,6 +15,7 @@ from kitchener.cli.exits import INTERRUPTED
 
 def main() -> None:
     """Entry point of the `kitchener` script."""
+    _open_standard_streams()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A shell starts a background job with Ctrl-C ignored, and `nohup` a command with SIGHUP ignored; they stay ignored.
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
@@ -25,6 +26,22 @@ def main() -> None:
     from kitchener.cli.app import run
 
     run(sys.argv[1:])
+
+
+def _open_standard_streams() -> None:
+    """Opens the null device for each standard stream that is closed.
+
+    A new file gets the lowest free descriptor. A ledger would become standard output, and what a library prints would go
+    into it.
+    """
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

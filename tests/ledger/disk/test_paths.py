@@ -209,3 +209,33 @@ async def test_a_true_partial_write_by_the_operating_system(tmp_path: Path) -> N
     async with open_ledger(path) as ledger:
         assert ledger.recovered is not None
         assert await numbers(ledger.read()) == list(range(1, 22))
+
+
+PRINTS = """
+import os, sys, anyio
+from contextlib import suppress
+from pathlib import Path
+from tests.ledger.support import fact, open_ledger
+
+async def main():
+    for number in (0, 1, 2):
+        os.close(number)
+    async with open_ledger(Path(sys.argv[1])) as ledger:
+        for n in (1, 2):
+            await ledger.write(fact(n))
+            await ledger.commit()
+            for number in (0, 1, 2):
+                with suppress(OSError):
+                    os.write(number, b"a library prints this")
+
+anyio.run(main)
+"""
+
+
+async def test_what_is_printed_never_goes_into_a_ledger(tmp_path: Path) -> None:
+    """Even if the program has closed its standard streams, whose descriptors new files would get."""
+    path = tmp_path / "l.jsonl"
+    finish(start_program(PRINTS, path))
+    assert b"a library prints this" not in path.read_bytes()
+    async with open_ledger(path) as ledger:
+        assert ledger.position == 2

@@ -28,6 +28,10 @@ _STATUS_CHARS: Final = 200
 _NO_VALUE: Final = "–"
 
 
+class OutputFailed(OSError):
+    """Standard output takes nothing more, for example because its disk is full."""
+
+
 def file_problem(error: OSError) -> str:
     """Names the file, the problem and, for a missing permission, the remedy."""
     if isinstance(error, PermissionError):
@@ -48,7 +52,22 @@ def discard_output() -> None:
 
     Buffered text would raise again when the interpreter flushes it.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard(sys.stdout)
+
+
+def flush_output() -> None:
+    """Writes what is buffered for standard output and standard error, and discards what they do not take."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def can_rewrite() -> bool:
@@ -161,10 +180,17 @@ def _write(stream: TextIO, text: str) -> None:
         sys.stdout.write("\r\x1b[K")
         sys.stdout.flush()
     try:
-        stream.write(text)
-    except UnicodeEncodeError:  # the locale's encoding lacks a character
-        stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
-    stream.flush()
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:  # the locale's encoding lacks a character
+            stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # A message or a log line that cannot be written must not end a command. Later ones may be: a disk may get room again.
+        if stream is sys.stdout:
+            raise OutputFailed(*error.args) from error
 
 
 def is_interactive() -> bool:

@@ -19,6 +19,8 @@ from kitchener.small_files import sync_directory
 
 DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of a full, failing or read-only disk. A later write of the same bytes may succeed."""
+_STANDARD_ERROR: Final = 2
+"""The last file descriptor of a standard stream."""
 _NETWORK = ("nfs", "cifs", "smb", "ncp", "afs", "fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "fuse.rclone")
 """Prefixes of the types of network file systems, where other hosts do not see locks or syncs. Such a type is refused."""
 
@@ -31,7 +33,14 @@ class FileOps:
 
         Does not wait, even on a pipe; `check_ledger_file` refuses a pipe afterwards.
         """
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+        if fd > _STANDARD_ERROR:
+            return fd
+        # The host has closed a standard stream. What a library prints there must not go into a ledger.
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STANDARD_ERROR + 1)
+        finally:
+            os.close(fd)
 
     def lock(self, fd: int) -> None:
         """Takes the exclusive lock of the file, or raises BlockingIOError at once."""
