@@ -26,7 +26,7 @@ PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
 
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
 
-.PHONY: help chat demo test format bench load servers memory peers real doors soak lock clean
+.PHONY: help chat demo test format bench load servers memory peers real doors soak pythons lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -113,6 +113,21 @@ endef
 soak: $(DEV) ## run the tests that take minutes or count steps, and property tests with many examples
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m 'soak or hypothesis' -o faulthandler_timeout=0 --timeout=3600 $(ARGS)
 
+# Those of the versions in pyproject.toml that start here.
+PYTHONS ?= $(shell for each in python3.11 python3.12 python3.13; do \
+	if $$each $(IS_NEW_ENOUGH) 2>/dev/null; then echo $$each; fi; done)
+
+pythons: $(PYTHONS:%=.venv-%/.stamp) ## run the tests on each supported Python of this machine; pass options with ARGS='...'
+	@[ -n "$(PYTHONS)" ] || { echo "none of Python 3.11, 3.12 and 3.13 was found. Name one: make pythons PYTHONS=python3.13" >&2; exit 1; }
+	@for each in $(PYTHONS); do .venv-$$each/bin/python -m pytest -n auto $(ARGS) || exit 1; done
+
+.venv-python%/.stamp: requirements/dev.txt pyproject.toml
+	@echo "Setting up .venv-python$* (about a minute, once) ..."
+	@rm -rf .venv-python$* && python$* -m venv .venv-python$*
+	@.venv-python$*/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes --no-deps -r requirements/dev.txt
+	@.venv-python$*/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-deps --no-build-isolation -e .
+	@touch $@
+
 lock: $(BIN)/python ## compile requirements/*.txt anew; ARGS=--upgrade for newer versions
 	@echo "Compiling requirements/run.txt and requirements/dev.txt ..."
 	@$(PIP_INSTALL) 'uv>=0.13,<0.14'
@@ -127,7 +142,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-header --no-annotate
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) .venv-peers .venv-gateways .real .doors build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@rm -rf $(VENV) .venv-peers .venv-gateways .venv-python* .real .doors build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

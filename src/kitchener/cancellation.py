@@ -7,8 +7,9 @@ of foreign code checks here what the exception means. Explained in `docs/actors.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
+from types import TracebackType
 from typing import Final
 
 import anyio
@@ -90,8 +91,32 @@ async def failed_alone(error: BaseException, *, in_own_task: bool = False) -> bo
         del error  # this frame, which a traceback may hold, must not hold the error
 
 
-@contextmanager
-def ended_by(scope: anyio.CancelScope) -> Iterator[anyio.CancelScope]:
+class _EndedBy(AbstractContextManager[anyio.CancelScope]):
+    """The block of `ended_by`.
+
+    A class, because CPython 3.12 and 3.13 keep the frames of a generator that has caught an error in a cycle with the error.
+    """
+
+    def __init__(self, scope: anyio.CancelScope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> anyio.CancelScope:
+        return self._scope.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        if error is None or not self._scope.cancel_called or _is_passed_on(error):
+            return self._scope.__exit__(kind, error, traceback)
+        self._scope.__exit__(None, None, None)
+        return True
+
+
+def _is_passed_on(error: BaseException) -> bool:
+    return is_interrupt(error) or _is_cancellation_alone(error) or _is_of_ledgers(error)
+
+
+def ended_by(scope: anyio.CancelScope) -> AbstractContextManager[anyio.CancelScope]:
     """Runs the block in a cancel scope, which ends it even if called code raises an error in place of the cancellation.
 
     A scope alone lets such an error out, and what was stopped then looks like something that failed. Errors of ledgers pass,
@@ -100,12 +125,7 @@ def ended_by(scope: anyio.CancelScope) -> Iterator[anyio.CancelScope]:
     Args:
         scope: stops the block; `cancel_called` says afterwards whether it did
     """
-    with scope:
-        try:
-            yield scope
-        except BaseException as error:
-            if not scope.cancel_called or is_interrupt(error) or _is_cancellation_alone(error) or _is_of_ledgers(error):
-                raise
+    return _EndedBy(scope)
 
 
 def start_apart(tasks: TaskGroup, work: Callable[[], Awaitable[object]], name: str) -> None:

@@ -36,7 +36,7 @@ class ProviderConfig(Settings):
 
     kind: Literal["offline", "openai_compatible", "model"] = "openai_compatible"
     """`offline`: the built-in rule-based model. `openai_compatible`: any server with a /chat/completions endpoint.
-    `model`: a vendor of the multi-provider library, named in `model`, such as `anthropic:claude-sonnet-4-5`."""
+    `model`: a vendor of the multi-provider library, named in `model`, such as `anthropic:claude-sonnet-4-6`."""
     model: Name | None = None
     """Model to ask for where neither the request nor its route names one."""
     base_url: str | None = None

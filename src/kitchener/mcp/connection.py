@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
+from kitchener.extras import needs
 from kitchener.mcp.command import StrayLine, open_command
 from kitchener.mcp.connection_errors import (
     LAST_WORDS_CHARS,
@@ -54,7 +55,6 @@ _MAX_SERVER_CHARS: Final = 100
 _CHUNK: Final = 65_536
 _MAX_MESSAGE_FACTOR: Final = 2
 """How much larger than a result a message on the wire may be. JSON repeats a structured result as text."""
-EXTRA: Final = "needs the extra `mcp`: pip install 'kitchener[mcp]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +393,7 @@ def library_of_protocol() -> "_Library":
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.message import SessionMessage
     except ImportError as error:
-        raise ConfigError(CONFIGURATION, "mcp", "", f"{EXTRA} ({error})") from error
+        raise ConfigError(CONFIGURATION, "mcp", "", f"{needs('mcp')} ({error})") from error
     # Its messages quote what servers send, with tracebacks. This module's errors say what matters of them.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     return _Library(

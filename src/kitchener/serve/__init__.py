@@ -1,8 +1,8 @@
 """Serves the agents of a runtime over HTTP: to clients of the OpenAI API, and by an API of its own."""
 
-import importlib
 from typing import Any
 
+from kitchener.extras import import_of_extra
 from kitchener.lazy_names import homes_in
 
 _HOMES = homes_in(__file__)  # imported on first use, because the server's packages are an extra
@@ -11,5 +11,5 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(import_of_extra(_HOMES[name], "serve"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

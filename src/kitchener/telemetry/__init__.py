@@ -1,8 +1,8 @@
 """Tells OpenTelemetry what turns, model calls, tools, memory and commits do. Without being asked to, nothing of it runs."""
 
-import importlib
 from typing import Any
 
+from kitchener.extras import import_of_extra
 from kitchener.lazy_names import homes_in
 
 _HOMES = homes_in(__file__)  # imported on first use, because the library is an extra
@@ -11,5 +11,5 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(import_of_extra(_HOMES[name], "otel"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

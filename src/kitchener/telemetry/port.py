@@ -11,6 +11,7 @@ from kitchener.actors.assembly import ComponentKinds
 from kitchener.config import LimitsConfig, RouterConfig, TelemetryConfig
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
+from kitchener.extras import needs
 from kitchener.gateway import LLMGateway
 from kitchener.logs import FIELDS
 from kitchener.records.prompt import Provider
@@ -66,6 +67,5 @@ def _from_settings() -> Telemetry:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
-        missing = 'needs OpenTelemetry: pip install "kitchener[otel]"'
-        raise ConfigError(CONFIGURATION, "telemetry.traces", "true", missing) from error
+        raise ConfigError(CONFIGURATION, "telemetry.traces", "true", needs("otel")) from error
     return OpenTelemetry()

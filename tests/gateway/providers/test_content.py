@@ -53,7 +53,7 @@ async def test_an_endpoint_of_which_nothing_is_known_takes_text_files_only() -> 
 
 @pytest.mark.parametrize(
     ("model", "takes_images"),
-    [("openai:gpt-5", True), ("anthropic:claude-sonnet-4-5", True), ("groq:llama-3", False)],
+    [("openai:gpt-5", True), ("anthropic:claude-sonnet-4-6", True), ("groq:llama-3", False)],
 )
 async def test_what_a_vendor_takes_is_known_without_a_setting(
     monkeypatch: pytest.MonkeyPatch, model: str, takes_images: bool

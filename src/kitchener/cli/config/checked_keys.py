@@ -1,11 +1,10 @@
 """Checks keys and files that settings refer to and that only some processes use, for the commands that look at the settings."""
 
-import importlib.util
-
 from kitchener.actors.attention.templates import load_templates
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import dotted_key
 from kitchener.errors import ConfigError, PromptError, SigningError
+from kitchener.extras import can_serve
 from kitchener.runtime.loading import LoadedConfig, named_source
 from kitchener.signing import load_signer
 
@@ -18,7 +17,7 @@ def check_clients(loaded: LoadedConfig) -> None:
     Raises:
         ConfigError: names the first setting that `kitchener serve` would refuse, and never shows a key
     """
-    if "serve" not in loaded.config.model_fields_set or importlib.util.find_spec("starlette") is None:
+    if "serve" not in loaded.config.model_fields_set or not can_serve():
         return
     from kitchener.serve.access.callers import Callers  # needs the extra
 

@@ -1,6 +1,5 @@
 """`kitchener serve`: the agents of a root over HTTP, until a signal drains the server."""
 
-import importlib.util
 import os
 import socket
 from collections.abc import Collection, Iterator
@@ -20,6 +19,7 @@ from kitchener.cli.terminal.output import discard_output, print_text
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
+from kitchener.extras import can_serve, needs
 from kitchener.ledger.disk.file_ops import is_locked
 from kitchener.logs import get_logger
 from kitchener.runtime import open_runtime, tune_gc
@@ -52,8 +52,8 @@ def serve(
         kitchener serve --port 9000 --root ./ledgers
     """
     show_logs_as(log_format)
-    if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
-        raise ConfigError("kitchener serve", "", "", 'needs the extra `serve`: pip install "kitchener[serve]"')
+    if not can_serve():
+        raise ConfigError("kitchener serve", "", "", needs("serve"))
     if options.named_agent is not None:
         told = "cannot be chosen here: all agent classes are served, and a client names one as its model"
         raise ConfigError("--agent", "", repr(options.named_agent), told)

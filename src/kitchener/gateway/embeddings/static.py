@@ -16,6 +16,7 @@ import anyio.to_thread
 
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
+from kitchener.extras import needs
 
 _PACKAGE: Final = "wordllama"
 _WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
@@ -30,7 +31,6 @@ must shall should will would not no any some all more most much many own same su
 """
 _WORD_START: Final = "\u2581"
 """The first character of a token that begins a word."""
-_MISSING: Final = "needs the extra `embeddings`: pip install 'kitchener[embeddings]'"
 
 
 class StaticEmbeddings:
@@ -70,7 +70,7 @@ def open_static() -> StaticEmbeddings:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
     except ImportError:
-        raise ConfigError(CONFIGURATION, "embeddings.kind", "'static'", _MISSING) from None
+        raise ConfigError(CONFIGURATION, "embeddings.kind", "'static'", needs("embeddings")) from None
     spec = find_spec(_PACKAGE)
     places = [Path(each) for each in (spec.submodule_search_locations or ())] if spec is not None else []
     for place in places:
@@ -81,7 +81,7 @@ def open_static() -> StaticEmbeddings:
             tokenizer.no_truncation()
             weights[_without_meaning(tokenizer)] = 0.0
             return StaticEmbeddings(weights, tokenizer)
-    raise ConfigError(CONFIGURATION, "embeddings.kind", "'static'", _MISSING)
+    raise ConfigError(CONFIGURATION, "embeddings.kind", "'static'", needs("embeddings"))
 
 
 def _without_meaning(tokenizer: Any) -> list[int]:

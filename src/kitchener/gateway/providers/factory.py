@@ -23,6 +23,7 @@ from kitchener.config import (
 from kitchener.config.request_fields import value_problem
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION
+from kitchener.extras import needs
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
@@ -67,13 +68,12 @@ async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig)
         from kitchener.gateway.providers.chat_completions.chat_endpoint import open_chat_endpoint
 
         return await stack.enter_async_context(open_chat_endpoint(provider_id, config, _sent_values(config, secret, at)))
-    missing = "needs the extra `models`: pip install 'kitchener[models]'"
     try:
         from kitchener.gateway.providers.library.models import open_model_provider
 
         return await stack.enter_async_context(open_model_provider(provider_id, config, secret))
     except ImportError as error:
-        raise ConfigError(CONFIGURATION, dotted_key(at), "", f"{missing} ({error})") from error
+        raise ConfigError(CONFIGURATION, dotted_key(at), "", f"{needs('models')} ({error})") from error
 
 
 def _sent_values(config: ProviderConfig, key: str | None, at: SettingPath) -> SentValues:

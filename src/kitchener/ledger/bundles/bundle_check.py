@@ -111,7 +111,7 @@ def read_part(data: bytes, *, public_key: str | None = None) -> VerifiedPart:
 
     Raises:
         BundleFault: the part differs from what was written
-        SigningError: the head is signed, and the `crypto` extra is not installed
+        SigningError: the head is signed, and `cryptography` cannot be imported
     """
     try:
         part = orjson.loads(data)

@@ -205,7 +205,7 @@ def read_folder(path: Path, *, public_key: str | None = None) -> SessionFolder:
 
     Raises:
         FolderDamaged: a file is missing or was changed
-        SigningError: a head is signed, and the `crypto` extra is not installed
+        SigningError: a head is signed, and `cryptography` cannot be imported
     """
     stored = _read(path / _MANIFEST, _MAX_SMALL_BYTES)
     manifest = _manifest(path / _MANIFEST, stored)

@@ -418,7 +418,7 @@ async def test_a_ca_file_without_certificates_is_a_wrong_setting(tmp_path: Path,
 
 
 def certificates(root: Path) -> tuple[Path, Path]:
-    """A private authority's certificate, and a server's key with its certificate."""
+    """A private authority's certificate, and a server's key with its certificate, with all that Python 3.13 asks of both."""
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Private CA")])
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
@@ -426,12 +426,14 @@ def certificates(root: Path) -> tuple[Path, Path]:
     def signed(subject: x509.Name, public_key: ec.EllipticCurvePublicKey, *extensions: x509.ExtensionType) -> bytes:
         now = datetime.now(UTC)
         builder = x509.CertificateBuilder(ca_name, subject, public_key, 7, now - timedelta(days=1), now + timedelta(days=1))
-        for each in extensions:
-            builder = builder.add_extension(each, critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+        for each in (*extensions, issuer, x509.SubjectKeyIdentifier.from_public_key(public_key)):
+            builder = builder.add_extension(each, critical=isinstance(each, x509.BasicConstraints))
         return builder.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     ca, chain = root / "ca.pem", root / "chain.pem"
-    ca.write_bytes(signed(ca_name, ca_key.public_key(), x509.BasicConstraints(ca=True, path_length=None)))
+    signs = x509.KeyUsage(True, False, False, False, False, True, True, False, False)  # certificates and revocation lists
+    ca.write_bytes(signed(ca_name, ca_key.public_key(), x509.BasicConstraints(ca=True, path_length=None), signs))
     address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     chain.write_bytes(signed(name, key.public_key(), address) + key.private_bytes(*pem))

@@ -1,13 +1,16 @@
 """Vendors of kind `model`: named by the settings, bounded by our HTTP client, and refused where nothing would bound them."""
 
+import re
 import sys
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import anyio
 import orjson
 import pytest
+from anthropic.resources.messages import DEPRECATED_MODELS
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
@@ -51,10 +54,10 @@ async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None
             async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
                 response = await gateway.complete(ask(), on_attempt=Told())
                 with pytest.raises(ProviderError) as caught:
-                    await gateway.complete(ask(model_id="anthropic:claude-opus-4-5"), on_attempt=Told())
+                    await gateway.complete(ask(model_id="anthropic:claude-sonnet-4-6"), on_attempt=Told())
     assert [hit.path.partition("?")[0] for hit in server.hits] == ["/v1/messages", "/v1/messages"]
     assert "sk-ant" in repr(server.hits[0].headers)
-    assert [hit.body["model"] for hit in server.hits] == ["claude-haiku-4-5", "claude-opus-4-5"]
+    assert [hit.body["model"] for hit in server.hits] == ["claude-haiku-4-5", "claude-sonnet-4-6"]
     assert (response.text, response.finish_reason) == ("Let me see. ", "tool_use")
     assert (response.model_id, response.served_model) == ("anthropic:claude-haiku-4-5", "claude-served")
     assert [(use.use_id, use.tool_id, use.arguments) for use in response.tool_uses] == [
@@ -321,3 +324,12 @@ async def test_what_a_vendors_library_will_not_do_for_a_request_is_a_bad_request
     assert "Text output is not supported" in refused.detail
     assert told.lines == ["1 started it", "1 failed it bad_request"], "it is not tried again"
     assert server.hits == []
+
+
+def test_pages_name_models_that_their_vendors_still_serve() -> None:
+    """Regression: a page named one that its vendor was about to turn off."""
+    root = Path(__file__).parents[4]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (root / "README.md", *(root / "docs").glob("*.md")))
+    named = set(re.findall(r"\bclaude-[\w.-]*\w", text))
+    assert named
+    assert named & DEPRECATED_MODELS.keys() == set()

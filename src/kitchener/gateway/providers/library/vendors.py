@@ -87,7 +87,7 @@ def unknown_vendor(vendor: str, model: str | None, at: SettingPath, source: str 
     """Returns the error for a vendor that the library does not know; `at` is the path of the provider's settings."""
     closest = difflib.get_close_matches(vendor[:_COMPARED_CHARS].casefold(), sorted(LISTED_VENDORS), n=1)
     meant = f"; did you mean `{closest[0]}:…`?" if closest else ""
-    expected = f"the library knows no such vendor; expected `vendor:model`, such as `anthropic:claude-sonnet-4-5`{meant}"
+    expected = f"the library knows no such vendor; expected `vendor:model`, such as `anthropic:claude-sonnet-4-6`{meant}"
     return ConfigError(source, dotted_key((*at, "model")), described(model), expected)
 
 

@@ -1,0 +1,45 @@
+"""Where a library of an extra is missing, the error names the extra."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_installation import NEEDED_BY_AN_EXTRA
+
+SERVE = sorted(NEEDED_BY_AN_EXTRA["serve"])
+
+
+def _run_without(library: str, program: str, directory: Path) -> tuple[int, str]:
+    """Runs a program as if a library were not installed. Returns its exit code and the end of its standard error."""
+    code = f"import sys; sys.modules[{library!r}] = None; {program}"
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=directory, capture_output=True, encoding="utf-8")
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+def _command(*arguments: str) -> str:
+    return f"sys.argv = ['kitchener', *{arguments}]; from kitchener.cli.main import main; main()"
+
+
+@pytest.mark.parametrize("library", SERVE)
+def test_the_server_does_not_start_without_one_of_its_libraries(library: str, tmp_path: Path) -> None:
+    """Regression: where another program had brought Starlette and uvicorn but not PyJWT, it ended with a traceback."""
+    told = "kitchener: kitchener serve: needs the extra `serve`: pip install 'kitchener[serve]'"
+    assert _run_without(library, _command("serve"), tmp_path) == (2, told)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "extra", "library"),
+    [
+        ("kitchener.serve", "open_server", "serve", "starlette"),
+        ("kitchener.serve", "open_server", "serve", "jwt"),
+        ("kitchener.telemetry", "OpenTelemetry", "otel", "opentelemetry"),
+    ],
+)
+def test_a_name_of_a_missing_extra_says_which_one(module: str, name: str, extra: str, library: str, tmp_path: Path) -> None:
+    code, told = _run_without(library, f"from {module} import {name}", tmp_path)
+    assert code == 1
+    assert told.startswith(f"ModuleNotFoundError: {module}.")
+    assert f"needs the extra `{extra}`: pip install 'kitchener[{extra}]' (" in told
+    assert library in told.partition("(")[2]
