@@ -4,6 +4,7 @@ The import contracts stand in `pyproject.toml` and are checked by `lint-imports`
 """
 
 import ast
+import dataclasses
 import importlib
 import importlib.metadata
 import inspect
@@ -22,6 +23,7 @@ import pytest
 import kitchener
 from kitchener import errors
 from kitchener.actors.policy_identity import POLICY_MODULES
+from kitchener.actors.sessions.state import SessionState
 from kitchener.telemetry import names as span_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -468,6 +470,47 @@ def handlers_of(function: ast.AST) -> Iterator[ast.ExceptHandler]:
             yield each
         if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from handlers_of(each)
+
+
+CHANGE_A_SESSION = {
+    "src/kitchener/actors/sessions/active_session.py: __init__": "the lengths that the settings give to the histories",
+    "src/kitchener/actors/sessions/active_session.py: next_wo_number": "a number is taken before its entry is written",
+    "src/kitchener/actors/sessions/active_session.py: add_turn": "a turn that is never written",
+    "src/kitchener/actors/sessions/directory.py: _skip_numbers": "numbers of entries that a crash has lost here",
+    "src/kitchener/replaying/reruns.py: _view": "turns that are left out have numbers too",
+}
+"""Functions that change the state of a session without an entry, and why."""
+
+
+def test_only_entries_change_the_state_of_a_session() -> None:
+    """`append` and `write_all` fold what they have written; nobody repeats by hand what an entry says."""
+    fields = {each.name for each in dataclasses.fields(SessionState)}
+    folds = {f"src/kitchener/actors/sessions/{name}.py" for name in ("state", "pending_approvals")}
+    found = {
+        f"{relative(path)}: {function.name}"
+        for path in SOURCES
+        if relative(path) not in folds
+        for function in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for changed in changed_in(function)
+        if re.search(rf"\bstate\.({'|'.join(fields)})\b", changed)
+    }
+    assert found == CHANGE_A_SESSION.keys()
+
+
+CHANGING = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "update"}
+
+
+def changed_in(function: ast.AST) -> Iterator[str]:
+    """What a function assigns to, deletes, or calls a changing method of."""
+    for each in ast.walk(function):
+        match each:
+            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+                yield from map(ast.unparse, targets)
+            case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+                yield ast.unparse(target)
+            case ast.Call(func=ast.Attribute(attr=name, value=changed)) if name in CHANGING:
+                yield ast.unparse(changed)
 
 
 def test_few_values_of_the_source_have_any_type() -> None:

@@ -16,7 +16,7 @@ from kitchener.actors.admission.idempotency import KeyOwner, KeyUse
 from kitchener.actors.approval.approvals import GivenAnswer
 from kitchener.actors.assembly import GivenParts, SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.reply import TurnOutcome

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.consolidation.lesson import Case
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kitchener.actors.admission.requests import fits_entry
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.callers_listener import ListenerFailed
 from kitchener.actors.turn.reply import APOLOGY, MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
