@@ -24,7 +24,9 @@ import kitchener
 from kitchener import errors
 from kitchener.actors.policy_identity import POLICY_MODULES
 from kitchener.actors.sessions.state import SessionState
+from kitchener.records import events
 from kitchener.telemetry import names as span_names
+from tests.records.entries.shapes import shape_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -496,6 +498,19 @@ def test_only_entries_change_the_state_of_a_session() -> None:
         if re.search(rf"\bstate\.({'|'.join(fields)})\b", changed)
     }
     assert found == CHANGE_A_SESSION.keys()
+
+
+def test_entries_whose_shape_has_changed_are_read_in_the_present_one() -> None:
+    """`read_as` upgrades them. What reads the payload as it is stored misreads, or refuses, what an older version wrote."""
+    changed = {shape_of("", entry_type).__name__ for entry_type in events.VERSIONS}
+    found = [
+        f"{relative(path)}: {ast.unparse(call)}"
+        for path in SOURCES
+        for call in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "payload_as"
+        if ast.unparse(call.args[0]) in changed and isinstance(call.args[1], ast.Attribute)
+    ]
+    assert found == []
 
 
 CHANGING = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "update"}

@@ -336,7 +336,7 @@ class RecordedScores:
     async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
         """See `TurnComparer`."""
         for entry in self._tape.of_turn(events.PROJECTION_COMPUTED):
-            fields = payload_as(ProjectionPayload, entry.payload).get("similarity")
+            fields = events.read_as(ProjectionPayload, entry).get("similarity")
             return Similarity.from_mapping(fields) if fields is not None else None
         return None
 

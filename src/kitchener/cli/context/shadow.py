@@ -225,7 +225,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
     said = {e.entity_id: e.payload.get("user_message") for e in entries if e.entry_type == events.TURN_STARTED}
     shown, names, turns = _attention(entries), {entry.ref: entry.entity_id for entry in entries}, []
     for entry, lists in _projections(decided):
-        projection = payload_as(ProjectionPayload, entry.payload)
+        projection = events.read_as(ProjectionPayload, entry)
         turn_id, intent_id = projection["turn_id"], projection["intent_id"]
         if turn_id is None or projection["mode"] != "shadow":
             continue  # a command's projection, or a turn without a shadow
