@@ -10,7 +10,8 @@ import pytest
 
 from kitchener.cli.options import Options
 from kitchener.clock import SystemClock
-from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig, parse_settings
+from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig
+from kitchener.config.settings import parse_settings
 from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime
 from kitchener.runtime.loading import EMBEDDED, check_config, load_config

@@ -19,7 +19,8 @@ from kitchener.actors.attention.templates import AttentionTemplate, load_templat
 from kitchener.actors.executor.prompt_files import sources_digest
 from kitchener.actors.policy_code_cache import kept_code_hash
 from kitchener.canonical import canonical_digest, digest
-from kitchener.config import HO2Config, HO3MemoryConfig, without_secrets
+from kitchener.config import HO2Config, HO3MemoryConfig
+from kitchener.config.settings import without_secrets
 
 POLICY_PACKAGES: Final = ("kitchener.context",)
 """Packages whose modules all count as policy code."""

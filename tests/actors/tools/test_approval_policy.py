@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kitchener.actors.tools.approval_policy import policy_of, ruling_on
-from kitchener.config import ApprovalConfig, ApprovalRule, condition_terms
+from kitchener.config import ApprovalConfig, ApprovalRule
+from kitchener.config.approval import condition_terms
 from kitchener.records.tools.runnable_tool import ToolIdentity, ToolSource, ToolTraits, function_traits
 
 TRAITS = ("read_only", "destructive", "idempotent", "open_world", "trusted")

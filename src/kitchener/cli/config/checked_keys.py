@@ -4,7 +4,7 @@ import importlib.util
 
 from kitchener.actors.attention.templates import load_templates
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.config import dotted_key
+from kitchener.config.settings import dotted_key
 from kitchener.errors import ConfigError, PromptError, SigningError
 from kitchener.runtime.loading import LoadedConfig, named_source
 from kitchener.signing import load_signer

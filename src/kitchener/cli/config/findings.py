@@ -12,7 +12,8 @@ import anyio.to_thread
 
 from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.cancellation import failed_alone
-from kitchener.config import DEFAULT_AGENT, RuntimeConfig, shown_address
+from kitchener.config import DEFAULT_AGENT, RuntimeConfig
+from kitchener.config.shown import shown_address
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.inspection.ledger_files import LedgerPaths
