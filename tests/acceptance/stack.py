@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from kitchener.actors.assembly import SharedResources
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.clock import Clock, SystemClock

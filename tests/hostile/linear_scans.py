@@ -60,9 +60,9 @@ from kitchener.config import (
     RuntimeConfig,
     ServeConfig,
     ToolLimits,
-    condition_terms,
     shown,
 )
+from kitchener.config.approval import condition_terms
 from kitchener.config.settings import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import excerpts, tool_results

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.context.lexical import postings
 from kitchener.context.lexical.postings import MAX_TERMS, MAX_TERMS_PER_TURN
 from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn

@@ -267,3 +267,6 @@ def test_settings_made_by_hand_do_not_quote_what_is_wrong_with_them() -> None:
     with pytest.raises(ValueError, match="api_key") as caught:
         ProviderConfig.model_validate({"api_key": [KEY]})
     assert KEY not in str(caught.value)
+    with pytest.raises(ConfigError, match="api_key") as told:
+        ProviderConfig(api_key=[KEY])  # type: ignore[arg-type]
+    assert KEY not in str(told.value)

@@ -6,7 +6,7 @@ from kitchener.actors.attention.retriever import ContextFragment as ContextFragm
 from kitchener.actors.attention.retriever import ContextProvider as ContextProvider
 from kitchener.actors.executor.executor import HO1Executor as HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary as PromptLibrary
-from kitchener.actors.sessions.directory import SessionManager as SessionManager
+from kitchener.actors.sessions.active_session import SessionManager as SessionManager
 from kitchener.actors.tools.registry import Tool as Tool
 from kitchener.actors.tools.registry import ToolRegistry as ToolRegistry
 from kitchener.actors.turn.services import DegradedCall as DegradedCall

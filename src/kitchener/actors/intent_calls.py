@@ -10,9 +10,10 @@ from typing import Final, get_args
 from kitchener.actors.admission.admission import Admission
 from kitchener.actors.admission.requests import check_list, check_name, check_not_inside, check_text
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
-from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
+from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.fresh_ids import check_session_id
-from kitchener.context import IntentEvent, SessionIntents, are_shared, keep_intent, with_scopes
+from kitchener.context import IntentEvent, SessionIntents, keep_intent, with_scopes
 from kitchener.context.intents.transitions import abandoned, closed, declared, forked, next_intent_id, reopened
 from kitchener.errors import CallerError, InvalidLifecycle, SessionEnded
 from kitchener.ids import IntentId
@@ -137,26 +138,24 @@ class IntentCalls:
             await authority.follow_shared(thread, session_id, session.subject_id, authority.shared.position)
             first = authority.first_intent(thread, session_id) if thread.state.turns else None
             if first is not None:  # the session has turns from a time without the Authority; these get their own intent
-                await self._append(authority, session, thread, [first])
+                await _append(authority, session, thread, [first])
             made = make(SessionIntents(session.session_id, "", thread.state.intents), thread)
             # Written all together or not at all. A fork without its children would be a different decision.
-            await self._append(authority, session, thread, made)
+            await _append(authority, session, thread, made)
             await session.commit()
         return made
-
-    async def _append(
-        self, authority: ContextAuthority, session: SessionManager, thread: SessionThread, made: Sequence[IntentEvent]
-    ) -> None:
-        authority.check(thread, made, session.now())
-        events = with_scopes(made, thread.state.intents)
-        await session.write_all(events)
-        if are_shared(events):
-            authority.shared.wrote(session.subject_id)
 
 
 MAX_CHILDREN: Final = 100
 """Most intents that one fork declares. Each is compared with all others of the session, and later turns list the intents that
 compete."""
+
+
+async def _append(
+    authority: ContextAuthority, session: SessionManager, thread: SessionThread, made: Sequence[IntentEvent]
+) -> None:
+    authority.check(thread, made, session.now())
+    await session.write_all(with_scopes(made, thread.state.intents))
 
 
 def _check_live(intent_id: str, intents: SessionIntents) -> None:

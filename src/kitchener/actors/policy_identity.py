@@ -3,23 +3,29 @@
 It covers the settings that decide, the hashes of prompt contracts, packs and attention templates, and the code of the policy
 modules. Code is hashed by top-level definition, without imports, annotations, comments, docstrings, positions or file names. So
 moving or documenting code keeps the identity, and changing one comparison changes it. The value is the same on every supported
-Python. Parsing the code is a fifth of a command's start, so `policy_code_cache.py` keeps its hash. Explained in
+Python. Parsing the code is a fifth of a command's start, so its hash is kept beside Python's compiled files. Explained in
 `docs/replay.md`.
 """
 
 import ast
 import json
-from collections.abc import Iterable, Iterator
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import Any, Final
 
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates
 from kitchener.actors.executor.prompt_files import sources_digest
-from kitchener.actors.policy_code_cache import kept_code_hash
-from kitchener.canonical import canonical_digest, digest
-from kitchener.config import HO2Config, HO3MemoryConfig, without_secrets
+from kitchener.canonical import canonical_digest, digest, parse_json
+from kitchener.config import HO2Config, HO3MemoryConfig
+from kitchener.config.settings import without_secrets
+from kitchener.small_files import read_regular, replacing
 
 POLICY_PACKAGES: Final = ("kitchener.context",)
 """Packages whose modules all count as policy code."""
@@ -71,6 +77,8 @@ MAX_IDENTITIES: Final = 64
 _UNSEEN: Final = frozenset(("annotation", "returns", "type_comment", "type_params", "ctx", "kind"))
 """Fields of a syntax tree that do not affect what the code decides."""
 _IMPORTS: Final = (ast.Import, ast.ImportFrom)
+_MAX_KEPT_BYTES: Final = 1_024
+_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def policy_identity(config: HO2Config, memory: HO3MemoryConfig | None) -> str:
@@ -120,6 +128,40 @@ def settings_on_record(config: HO2Config, memory: HO3MemoryConfig | None) -> dic
 def policy_code() -> str:
     """Returns the hash of the installed policy code. Cached, because imported code does not change either."""
     return kept_code_hash(tuple(_sources()), code_hash, beside=__file__)
+
+
+def kept_code_hash(sources: Sequence[str], compute: Callable[[Sequence[str]], str], *, beside: str) -> str:
+    """Returns what `compute` returns for the sources, from the cache if an earlier process computed it for the same sources.
+
+    The key is a digest of all the text from which the hash is computed, so an edit takes effect at once. Anyone who can change
+    the cache can also change the compiled code beside it. Nothing is cached where Python writes no compiled files: in a
+    read-only folder, or if the environment forbids it.
+
+    Args:
+        sources: the texts of modules
+        compute: turns them into a hash, which depends on nothing but them and its own module
+        beside: the source file of that module; the hash is cached beside the module's compiled file
+    """
+    file = Path(cache_from_source(beside)).with_suffix(".code.json")
+    key = digest(json.dumps([Path(beside).read_text(encoding="utf-8"), *sources]).encode())
+    known = _kept_code(file, key)
+    if known is None:
+        known = compute(sources)
+        if not sys.dont_write_bytecode:
+            with suppress(OSError), replacing(file, 0o666) as draft:  # atomically: several processes may start at once
+                draft.write(json.dumps({"sources": key, "code": known}).encode())
+    return known
+
+
+def _kept_code(file: Path, key: str) -> str | None:
+    try:
+        kept = parse_json(read_regular(file, _MAX_KEPT_BYTES).decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(kept, dict) or kept.get("sources") != key:
+        return None
+    code = kept.get("code")
+    return code if isinstance(code, str) and _HASH.fullmatch(code) else None
 
 
 def code_hash(sources: Iterable[str]) -> str:

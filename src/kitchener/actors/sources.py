@@ -20,7 +20,8 @@ from kitchener.actors.executor.reply_contract import direct_contract_of
 from kitchener.actors.policy_identity import LOCATIONS, settings_on_record
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.canonical import canonical_bytes, digest
-from kitchener.config import HO2Config, HO3MemoryConfig, described
+from kitchener.config import HO2Config, HO3MemoryConfig
+from kitchener.config.shown import described
 from kitchener.criteria import criterion_problem
 from kitchener.errors import KitchenerError, LedgerError, PromptError
 from kitchener.ids import OPERATOR

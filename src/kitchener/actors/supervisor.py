@@ -12,11 +12,11 @@ from functools import partial
 import anyio
 from pydantic import BaseModel
 
-from kitchener.actors.admission.idempotency import KeyOwner, KeyUse
+from kitchener.actors.admission.idempotency import KeyUse
 from kitchener.actors.approval.approvals import GivenAnswer
 from kitchener.actors.assembly import GivenParts, SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.reply import TurnOutcome
@@ -78,24 +78,23 @@ class HO2Supervisor:
         host: SharedResources | None = None,
     ) -> None:
         self._host = host or SharedResources()
-        parts = assemble(
-            GivenParts(
-                agent_class=agent_class,
-                executor=ho1_executor,
-                ledgers=ledgers,
-                budgeter=token_budgeter,
-                config=config,
-                memory=ho3_memory,
-                attention=attention,
-                degraded_call=degraded_call,
-                direct_call=direct_call,
-                tools=tools or ToolRegistry(),
-                context_items=context_items,
-                clock=clock or SystemClock(),
-                ids=ids,
-                host=self._host,
-            )
+        given = GivenParts(
+            agent_class=agent_class,
+            executor=ho1_executor,
+            ledgers=ledgers,
+            budgeter=token_budgeter,
+            config=config,
+            memory=ho3_memory,
+            attention=attention,
+            degraded_call=degraded_call,
+            direct_call=direct_call,
+            tools=tools or ToolRegistry(),
+            context_items=context_items,
+            clock=clock or SystemClock(),
+            ids=ids,
+            host=self._host,
         )
+        parts = assemble(given)
         self.agent_class, self.config, self.attention = agent_class, config, parts.attention
         self._ledgers, self._sessions, self._admission = ledgers, parts.sessions, parts.admission
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
@@ -133,19 +132,12 @@ class HO2Supervisor:
             external_id: the name that was passed to `start_session`
             subject_id: the session's subject; None: a session that was started without a subject
         """
-        found = await self.find_all_external(external_id, subject_id=subject_id, limit=1)
-        return found[-1] if found else None
+        return next(iter(await self.find_all_external(external_id, subject_id=subject_id, limit=1)), None)
 
     async def find_all_external(
         self, external_id: str, *, subject_id: str | None = None, limit: int = 16
     ) -> tuple[SessionId, ...]:
-        """Returns the ids of the subject's newest sessions with this external id, oldest first.
-
-        Args:
-            external_id: as in `find_external`
-            subject_id: as in `find_external`
-            limit: at most this many; at least 1
-        """
+        """Like `find_external`, for the newest `limit` sessions, at least 1: returns their ids, oldest first."""
         self._checks.external_id(external_id, subject_id, limit)
         await self._ready()
         return await self._sessions.names.sessions(external_id, subject_id, limit)
@@ -219,8 +211,19 @@ class HO2Supervisor:
             ActorStopped: a part that the turn called was cancelled, but not by the caller
         """
         with raises_cut_off("the turn"):
-            given = (session_id, subject_id, idempotency_key, memory, deadline, acceptance)
-            call = self._checks.call(*given, parts, speaker, output, tool_choice, client_tools)
+            call = self._checks.call(
+                session_id=session_id,
+                subject_id=subject_id,
+                idempotency_key=idempotency_key,
+                memory=memory,
+                deadline=deadline,
+                acceptance=acceptance,
+                parts=parts,
+                speaker=speaker,
+                output=output,
+                tool_choice=tool_choice,
+                client_tools=client_tools,
+            )
             outcome = await self.handle_call(message, call, listener)
         self._consolidations.start(outcome.gates)
         return as_asked(outcome.result, call.output)
@@ -254,18 +257,10 @@ class HO2Supervisor:
             OutcomeUnknown: the turn was cut off while the tool ran, so its effect may or may not have happened
             Overloaded, TurnTimeout, LedgerError: as for `handle_turn`; give the same answer again
         """
-        return await self.answer_approval(
-            approval_id,
-            GivenAnswer(
-                decision="approved",
-                arguments=arguments,
-                answer=answer,
-                scope=scope,
-                answered_by=answered_by,
-                message=message,
-            ),
-            listener,
+        given = GivenAnswer(
+            decision="approved", arguments=arguments, answer=answer, scope=scope, answered_by=answered_by, message=message
         )
+        return await self.answer_approval(approval_id, given, listener)
 
     async def deny(
         self,
@@ -414,8 +409,19 @@ class HO2Supervisor:
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
         self._host.thread.check()
-        given = (session_id, subject_id, idempotency_key, memory, deadline, acceptance)
-        call = self._checks.call(*given, parts, speaker, output, tool_choice, client_tools)
+        call = self._checks.call(
+            session_id=session_id,
+            subject_id=subject_id,
+            idempotency_key=idempotency_key,
+            memory=memory,
+            deadline=deadline,
+            acceptance=acceptance,
+            parts=parts,
+            speaker=speaker,
+            output=output,
+            tool_choice=tool_choice,
+            client_tools=client_tools,
+        )
 
         async def run(tell: UpdateListener) -> None:
             outcome = await self.handle_call(message, call, tell)
@@ -436,23 +442,16 @@ class HO2Supervisor:
     async def _handle_once(self, key: str, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
         """Returns the one result of an idempotency key, from an earlier turn or from a new one."""
         await self._ready(listener)
-        owner = await self._key_owner(call)
+        if call.session_id is not None:
+            self._checks.nesting(call.session_id)
+            await self._sessions.find(call.session_id, subject_id=call.subject_id)
         deadline = call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s
-        async with self._keys.use(key, message, owner=owner, deadline=deadline, call=call) as use:
+        async with self._keys.use(key, message, deadline=deadline, call=call) as use:
             if use.result is not None:  # a copy: the original turn starts the consolidation
                 return TurnOutcome(use.result)
             outcome = await self._admit(message, call, listener, use)
             use.result = outcome.result
             return outcome
-
-    async def _key_owner(self, call: TurnCall) -> KeyOwner:
-        if call.session_id is not None:
-            self._checks.nesting(call.session_id)
-            session = await self._sessions.find(call.session_id, subject_id=call.subject_id)
-            return KeyOwner("session", session.session_id)
-        if call.subject_id is None:
-            raise CallerError("an idempotency_key needs a session_id or a subject_id: it belongs to one of them")
-        return KeyOwner("subject", call.subject_id)
 
     async def _admit(
         self, message: str, call: TurnCall, listener: UpdateListener | None, use: KeyUse | None = None
@@ -465,8 +464,7 @@ class HO2Supervisor:
         else:
             session = await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
         links = live_links()
-        nested = bool(links)
-        if nested:
+        if nested := bool(links):
             self._checks.nesting(session.session_id)
         if use is not None:
             use.session_id = session.session_id

@@ -18,7 +18,8 @@ from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, 
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
-from kitchener.config import RouterConfig, described_key
+from kitchener.config import RouterConfig
+from kitchener.config.shown import described_key
 from kitchener.errors import NotOnRecord
 from kitchener.gateway.routing import check_router
 from kitchener.inspection.ledger_files import LedgerPaths

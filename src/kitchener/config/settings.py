@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
@@ -28,19 +28,21 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
 class Settings(DescribedModel):
-    """Base of all settings: frozen, no unknown keys, no values in errors."""
+    """Base of all settings: frozen, no unknown keys, no secrets in errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True)
     gone_keys: ClassVar[Mapping[str, str]] = {}
     """Keys of earlier versions, each with its replacement."""
 
-    # Not a validator: one that runs before the fields' would turn JSON into Python, which accepts no list for a tuple.
-    def __new__(cls, **given: object) -> Self:
-        """Raises a `ConfigError` for a keyword of an earlier version, which names the replacement."""
-        for key, instead in cls.gone_keys.items():
-            if key in given:
-                raise ConfigError(cls.__name__, key, "", instead)
-        return super().__new__(cls)
+    def __init__(self, **given: object) -> None:
+        """Raises a `ConfigError` for a wrong value or an unknown key, like `parse_settings` for those of a file."""
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise _refusal(error, type(self), type(self).__name__) from None
+
+    # Otherwise pydantic would call `__init__` for each table of a file, whose errors would then not name the file.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 def without_secrets(config: Settings) -> dict[str, object]:
@@ -117,10 +119,16 @@ def parse_settings(
         # Through JSON, because strict types accept a list for a tuple only there.
         return model.model_validate_json(to_json(data, inf_nan_mode="constants"), strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        at = tuple(part for part in first["loc"] if part != "[key]")
-        named = _source_of(at, source, origins)
-        raise ConfigError(named, dotted_key(at), _shown(first, at), _expected(first, model, at)) from None
+        raise _refusal(error, model, source, origins) from None
+
+
+def _refusal(
+    error: ValidationError, model: type[Settings], source: str, origins: Mapping[SettingPath, str] | None = None
+) -> ConfigError:
+    """The error for the first problem that was found in settings."""
+    first = error.errors(include_url=False)[0]
+    at = tuple(part for part in first["loc"] if part != "[key]")
+    return ConfigError(_source_of(at, source, origins), dotted_key(at), _shown(first, at), _expected(first, model, at))
 
 
 def read_settings_file(path: str | Path) -> dict[str, object]:
@@ -329,11 +337,11 @@ def inheriting(own: _Model, inherited: _Model, agent_class: str) -> _Model:
     Raises:
         ValueError: the settings do not fit each other; names the class
     """
-    values = _laid_over(own, inherited, except_for="agent_class")
     try:
+        values = _laid_over(own, inherited, except_for="agent_class")
         return type(own)(**{"agent_class": agent_class, **values})
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]["msg"]
+    except ConfigError as error:
+        problem = f"{error.key}: {error.expected}" if error.key else error.expected
         raise ValueError(f"agent class {agent_class!r}, with what it inherits: {problem}") from None
 
 

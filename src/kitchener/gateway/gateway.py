@@ -98,7 +98,7 @@ class LLMGateway:
             for each, provider in objects.items()
         }
         self._mailbox: Mailbox[Attempts, PromptResponse | BaseException] = Mailbox(
-            self._attempt,
+            self.attempt,
             name="the gateway",
             lanes={each: _lane(target, limits.gateway_queue) for each, target in targets.items()},
             max_restarts=limits.max_restarts,
@@ -277,7 +277,7 @@ class LLMGateway:
             error = ProviderError(provider_id, "timeout", late or detail)
         await attempts.failed(error)
 
-    async def _attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
+    async def attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
         """Makes one attempt, in a worker of the provider's lane. Returns the answer, or what the asker's listener raised.
 
         Raises:

@@ -8,18 +8,9 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from kitchener.config import (
-    REFERENCE,
-    ProviderConfig,
-    RouterConfig,
-    SettingPath,
-    address_problem,
-    described,
-    described_name,
-    described_names,
-    dotted_key,
-    is_reference,
-)
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.config.settings import SettingPath, dotted_key
+from kitchener.config.shown import REFERENCE, address_problem, described, described_name, described_names, is_reference
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.records.prompt import PromptRequest
 

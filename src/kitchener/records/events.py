@@ -293,7 +293,7 @@ SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
 """Scopes of intents that belong to a subject. Every entry about such an intent names its scope."""
 SHARED_INTENTS: Final = "shared intents"
 """The index key of all entries about such intents."""
-_OF_SHARED_INTENTS: Final = (
+OF_SHARED_INTENTS: Final = (
     INTENT_DECLARED,
     INTENT_SUPERSEDED,
     INTENT_REOPENED,
@@ -303,6 +303,14 @@ _OF_SHARED_INTENTS: Final = (
     INTENT_DEFERRED,
     LIFECYCLE_VOIDED,
 )
+"""Types of the entries that may be about such an intent."""
+
+
+def is_of_shared_intent(entry_type: str, payload: Mapping[str, Any]) -> bool:
+    """Whether an entry of HO2m is about an intent that a subject's sessions share, or may be."""
+    if entry_type not in OF_SHARED_INTENTS:
+        return False
+    return entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
 
 
 def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
@@ -338,8 +346,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return _FIXED_KEYS[entry_type]
     if entry_type == SOURCE_RECORDED:
         return (source_index_key(str(payload.get("hash"))),)
-    if entry_type in _OF_SHARED_INTENTS:
-        is_shared = entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
+    if entry_type in OF_SHARED_INTENTS:
+        is_shared = is_of_shared_intent(entry_type, payload)
         return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
     return ("ended",) if entry_type == SESSION_END else keys_of_imported(index_keys, entry_type, payload)
 
@@ -376,7 +384,7 @@ _KEYED_TYPES: Final = frozenset(
         SUBJECT_ERASED,
         *_FIXED_KEYS,
         SESSION_END,
-        *_OF_SHARED_INTENTS,
+        *OF_SHARED_INTENTS,
         *IMPORTED_TYPES,
         SOURCE_RECORDED,
     )

@@ -1,8 +1,7 @@
 """Replaces models, tools and clock during a replay by doubles that return the recorded values."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from copy import copy
 from typing import Final
 
 from kitchener.actors.authority.ranking import TurnWords
@@ -10,7 +9,6 @@ from kitchener.actors.executor.execution import WorkOrderFailed
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
-from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn.reply_check import REFUSED
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, RequestChanged
 from kitchener.ledger import LedgerEntry
@@ -22,7 +20,6 @@ from kitchener.records.entries import (
     ModelCallPayload,
     ProjectionPayload,
     ToolCallPayload,
-    ToolDefinition,
     ToolStartedPayload,
     WorkOrderFailedPayload,
     WorkOrderPlannedPayload,
@@ -33,7 +30,6 @@ from kitchener.records.entries import (
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.tools.client_tools import ClientToolset
-from kitchener.records.tools.runnable_tool import RunnableTool, ToolIdentity
 from kitchener.records.tools.server_tools import ServerTool
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ToolQuestion
@@ -174,73 +170,24 @@ class RecordedGateway:
 class RecordedTools(ToolRegistry):
     """The tools of an agent class, which are not run: each call returns its recorded result.
 
-    Tools of servers are the recorded ones, because no server runs.
+    Tools of servers are the recorded ones, because no server runs. If the turn's version of Kitchener had an older form of the
+    built-in tool that reads stubs, that form is offered.
     """
 
     def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
-        super().__init__()
-        self._registry, self._tape = registry.present(), tape
-        items = ContextItems().tool
-        is_newer = policy_version_of(tape) < _FIRST_WITH_PAGES and registry.toolset((items.tool_id,)).specs == (items.spec,)
-        self._items = ContextItems(reads_pages=False).tool if is_newer else None
-        """The built-in tool of the turn's version, if the present one is newer; None: the present one is offered."""
+        builtin, items = registry.builtin, ContextItems().tool
+        if policy_version_of(tape) < _FIRST_WITH_PAGES and registry.toolset((items.tool_id,)).specs == (items.spec,):
+            older = ContextItems(reads_pages=False).tool
+            builtin = tuple([older if each.tool_id == older.tool_id else each for each in builtin])
+        super().__init__(registry.functions, builtin=builtin, replaceable=registry.replaceable)
+        self._tape = tape
 
     def begin(self, turn: TurnTape) -> None:
         """Registers the tools of servers that a recorded turn had."""
         recorded = self._tape.configurations.get(turn.start.get("config_hash", ""))
-        for source in self._registry.replaceable if recorded is not None else ():
+        for source in self.replaceable if recorded is not None else ():
             defined = recorded.tool_definitions() if recorded is not None else ()
-            self._registry.replace(source, [ServerTool(each) for each in defined if each.get("source") == source])
-        self.generation = self._registry.generation
-
-    def with_client_tools(self, tools: Iterable[RunnableTool]) -> "RecordedTools":
-        """See `ToolRegistry`."""
-        found = copy(self)
-        found._registry = self._registry.with_client_tools(tools)
-        found.of_client = found._registry.of_client
-        return found
-
-    @property
-    def tool_ids(self) -> tuple[str, ...]:
-        """See `ToolRegistry`."""
-        return self._registry.tool_ids
-
-    def is_read_only(self, tool_id: str) -> bool:
-        """See `ToolRegistry`."""
-        return self._registry.is_read_only(tool_id)
-
-    def acceptance_of(self, tool_id: str) -> tuple[str, ...]:
-        """See `ToolRegistry`."""
-        return self._registry.acceptance_of(tool_id)
-
-    def closes_intent(self, tool_id: str) -> bool:
-        """See `ToolRegistry`."""
-        return self._registry.closes_intent(tool_id)
-
-    def toolset(self, allowed: tuple[str, ...]) -> Toolset:
-        """See `ToolRegistry`."""
-        found, items = self._registry.toolset(allowed), self._items
-        if items is None or items.tool_id not in allowed:
-            return found
-        return toolset_of([items.spec if each.tool_id == items.tool_id else each for each in found.specs])
-
-    def identity(self, tool_id: str) -> ToolIdentity | None:
-        """See `ToolRegistry`."""
-        return self._registry.identity(tool_id)
-
-    def untrusted_source(self, tool_id: str) -> str | None:
-        """See `ToolRegistry`."""
-        return self._registry.untrusted_source(tool_id)
-
-    def definitions(self) -> list[ToolDefinition]:
-        """See `ToolRegistry`."""
-        return self._registry.definitions()
-
-    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
-        """See `ToolRegistry`."""
-        if self._items is not None and tool_id == self._items.tool_id:
-            return self._items.bind(arguments)
-        return self._registry.validate(tool_id, arguments)
+            self.replace(source, [ServerTool(each) for each in defined if each.get("source") == source])
 
     async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
         """The recorded outcome. The start of the call, with its arguments, was already compared with the record."""
@@ -336,7 +283,7 @@ class RecordedScores:
     async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
         """See `TurnComparer`."""
         for entry in self._tape.of_turn(events.PROJECTION_COMPUTED):
-            fields = payload_as(ProjectionPayload, entry.payload).get("similarity")
+            fields = events.read_as(ProjectionPayload, entry).get("similarity")
             return Similarity.from_mapping(fields) if fields is not None else None
         return None
 

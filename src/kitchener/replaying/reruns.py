@@ -15,7 +15,7 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.ledger.format.lines import body_of
 from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
-from kitchener.records.entries import ProjectionPayload, payload_as
+from kitchener.records.entries import ProjectionPayload
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
@@ -119,7 +119,7 @@ class RerunTape(Tape):
         if ledger_id == self.ho2m and entry.entry_type.startswith("INTENT_"):
             self._intents.append((entry.entry_type, entry.entity_id))
         if entry.entry_type == events.PROJECTION_COMPUTED:
-            projection = payload_as(ProjectionPayload, stored.payload)
+            projection = events.read_as(ProjectionPayload, stored)
             self.projection = projection if projection["mode"] == "enforce" else None
             if self.projection is not None:
                 self._lists[stored.ref] = self.lists_of(self.projection)

@@ -341,7 +341,7 @@ class Tape:
         """Ids of the turns, rules, intents and learned lines that the turn showed the model, in recorded order."""
         shown: dict[str, None] = {}
         for entry in self.of_turn(events.PROJECTION_COMPUTED):
-            projection = payload_as(ProjectionPayload, entry.payload)
+            projection = events.read_as(ProjectionPayload, entry)
             if projection.get("mode") == "enforce":
                 shown |= dict.fromkeys(map(self.name_of, self.lists_of(projection).visible))
         for entry in self.of_turn(events.WO_PLANNED):

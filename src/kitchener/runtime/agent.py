@@ -30,7 +30,9 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
-from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig, described_key, dotted_key
+from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig
+from kitchener.config.settings import dotted_key
+from kitchener.config.shown import described_key
 from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerWriteError, RuntimeClosed, ToolError
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource

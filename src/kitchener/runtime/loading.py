@@ -16,28 +16,27 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from kitchener.config import (
-    INHERITED,
-    REFERENCE,
-    ProviderConfig,
-    RouterConfig,
-    RuntimeConfig,
+from kitchener.config import INHERITED, ProviderConfig, RouterConfig, RuntimeConfig
+from kitchener.config.settings import (
+    MAX_SETTINGS_BYTES,
     SettingPath,
     annotation_at,
     check_values,
+    dotted_key,
+    parse_settings,
+    read_settings_file,
+    replacement_of,
+    toml_key,
+)
+from kitchener.config.shown import (
+    REFERENCE,
     described,
     described_key,
     described_name,
-    dotted_key,
     is_reference,
-    parse_settings,
     read_reference,
-    read_settings_file,
-    replacement_of,
     shown_reference,
-    toml_key,
 )
-from kitchener.config.settings import MAX_SETTINGS_BYTES
 from kitchener.errors import CallerError, ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.factory import MAX_KEY_BYTES

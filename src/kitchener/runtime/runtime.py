@@ -23,7 +23,8 @@ from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told, errors_in
 from kitchener.clock import Clock, SystemClock, iso
-from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig, toml_key
+from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
+from kitchener.config.settings import toml_key
 from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings

@@ -8,18 +8,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from kitchener.actors.work.plan import model_choice
-from kitchener.config import (
-    INHERITED,
-    HO2Config,
-    ModelChoice,
-    RouterConfig,
-    RuntimeConfig,
-    SettingPath,
-    described_name,
-    described_names,
-    dotted_key,
-)
+from kitchener.config import INHERITED, HO2Config, ModelChoice, RouterConfig, RuntimeConfig
 from kitchener.config.router import price_of
+from kitchener.config.settings import SettingPath, dotted_key
+from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.offline import MODEL_ID

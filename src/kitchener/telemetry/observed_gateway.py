@@ -30,10 +30,11 @@ class ObservedGateway(LLMGateway):
         self._tracing, self._served_models = tracing, dict[str, set[str]]()
         super().__init__(*given, **named)
 
-    async def _attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
+    async def attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
+        """As `LLMGateway.attempt`."""
         way, request, tracing = attempts.way, attempts.request, self._tracing
         if way.target.provider_id == RULES_PROVIDER:
-            return await super()._attempt(attempts)
+            return await super().attempt(attempts)
         labels: dict[str, AttributeValue] = {
             names.OPERATION: names.CHAT,
             names.PROVIDER_NAME: _provider_name(way),
@@ -48,7 +49,7 @@ class ObservedGateway(LLMGateway):
             if way.target.config.send_traceparent:
                 TRACE_HEADERS.set(trace_lines(call.headers()))  # until the next attempt of this worker sets its own
             try:
-                reply = await super()._attempt(attempts)
+                reply = await super().attempt(attempts)
                 if isinstance(reply, PromptResponse):
                     response = reply
                     self._answered(call, reply)

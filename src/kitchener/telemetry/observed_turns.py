@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.consolidation.lesson import Case
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
@@ -132,14 +132,15 @@ class ObservedConsolidator(Consolidator):
         super().__init__(*given)
         self._tracing = tracing
 
-    async def _dispatch(self, case: Case, number: int) -> WorkOrder:
+    async def learn(self, case: Case, number: int) -> WorkOrder:
+        """As `Consolidator.learn`."""
         known: dict[str, AttributeValue] = {
             names.OPERATION: names.UPSERT_MEMORY,
             names.AGENT_NAME: self._agent_class,
             names.SESSION_ID: case.session_id,
         }
         with OpenSpan(self._tracing, names.UPSERT_MEMORY, SpanKind.INTERNAL, known) as learning:
-            done = await super()._dispatch(case, number)
+            done = await super().learn(case, number)
             learning.note({names.WORK_ORDER_ID: done.wo_id})
             if done.state != "completed":
                 learning.fail(done.error.reason if done.error is not None else done.state)

@@ -172,7 +172,11 @@ class _Fold:
     def record(self) -> SubjectRecord:
         """The subject's record, after the last signal."""
         self._catch_up(NO_END)
-        learned = [events.in_words(entry.payload) for entry in self._overlays if entry.entry_type == events.HO3_OVERLAY]
+        learned = [
+            events.read_payload(entry.entry_type, entry.payload)
+            for entry in self._overlays
+            if entry.entry_type == events.HO3_OVERLAY
+        ]
         return SubjectRecord(
             self._subject_id,
             self._memory.event_count,
@@ -188,7 +192,7 @@ class _Fold:
         weights: dict[str, float] = {}
         gone: dict[str, None] = {}
         for entry in self._overlays:
-            payload = events.in_words(entry.payload)
+            payload = events.read_payload(entry.entry_type, entry.payload)
             if entry.entry_type == events.HO3_QUARANTINED:
                 gone[str(payload["target"])] = None
                 continue

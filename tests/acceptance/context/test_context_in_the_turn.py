@@ -191,6 +191,24 @@ async def test_a_shadow_that_fails_is_not_felt(tmp_path: Path, entry_type: str, 
         assert len(await ada.decisions(events.PROJECTION_COMPUTED)) >= 2
 
 
+async def test_a_turn_whose_shadow_fails_is_recalled_by_the_subjects_other_sessions(tmp_path: Path) -> None:
+    """Regression: it was left out until the subject's turns were read from the ledger again."""
+    recalled = []
+    for name, types in (("whole", ()), ("failing", (events.PROJECTION_COMPUTED,))):
+        async with talking(tmp_path / name, **SHADOW, recall_scope="subject") as ada:
+            await ada.start(OTHER)
+            await ada.say("hello", session_id=OTHER)
+            ledgers = ada.ledgers
+            kept = ledgers.context
+            ledgers.context = Refusing(kept, RuntimeError("broken"), *types)  # type: ignore[assignment]
+            await ada.say("The boat lies in Oslo")
+            ledgers.context = kept
+            await ada.say("Where does the boat lie?", session_id=OTHER)
+            visible, said = (await ada.lists(OTHER)).visible, await read_all(ledgers.ho2m, session_id=SID)
+            recalled.append([each.entry_type for each in said if each.ref in visible])
+    assert recalled[0] == recalled[1] != []
+
+
 # --- enforce -----------------------------------------------------------------------------------------------------------------
 
 

@@ -8,8 +8,8 @@ import anyio
 
 from kitchener.actors.admission.admission import Admission, TurnLimiter
 from kitchener.actors.admission.content import ContentIntake
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.state import SessionState
 from kitchener.clock import SystemClock

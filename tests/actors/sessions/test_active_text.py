@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.errors import SessionEnded
 from kitchener.testing import ScriptedProvider

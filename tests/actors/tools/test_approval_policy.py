@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from kitchener.actors.tools.approval_policy import policy_of, ruling_on
-from kitchener.config import ApprovalConfig, ApprovalRule, condition_terms
+from kitchener.config import ApprovalConfig, ApprovalRule
+from kitchener.config.approval import condition_terms
+from kitchener.errors import ConfigError
 from kitchener.records.tools.runnable_tool import ToolIdentity, ToolSource, ToolTraits, function_traits
 
 TRAITS = ("read_only", "destructive", "idempotent", "open_world", "trusted")
@@ -118,7 +119,7 @@ def test_a_condition_holds_for_exactly_the_tools_that_have_its_traits(condition:
     ],
 )
 def test_a_condition_that_says_nothing_known_is_refused(condition: str) -> None:
-    with pytest.raises(ValidationError, match="expected different traits joined by 'and'"):
+    with pytest.raises(ConfigError, match="expected different traits joined by 'and'"):
         ApprovalRule(tool="*", when=condition, decision="ask")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from kitchener import HO2Config
 from kitchener.actors import QualityGate, QualityGateResult
+from kitchener.errors import ConfigError
 
 GATE = QualityGate(HO2Config())
 WO = "WO-SES-00000001-003"
@@ -85,7 +86,7 @@ def test_where_a_model_verifies_replies_statements_are_left_to_it() -> None:
 
 def test_settings_take_a_statement_only_where_a_model_judges_it() -> None:
     assert HO2Config(acceptance=("names the price",), verify_with_model=True).acceptance == ("names the price",)
-    with pytest.raises(ValueError, match="needs verify_with_model"):
+    with pytest.raises(ConfigError, match="needs verify_with_model"):
         HO2Config(acceptance=("names the price",))
 
 

@@ -427,7 +427,7 @@ def test_an_agent_class_that_is_not_configured_is_named(monkeypatch: pytest.Monk
     "name", ["https://chat.example", "chat.example/", "chat.example:443", "*.example", "2001:db8::1", "a b"]
 )
 def test_a_name_that_no_request_can_have_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"such as chat\.example, without scheme, port, path"):
+    with pytest.raises(ConfigError, match=r"such as chat\.example, without scheme, port, path"):
         ServeConfig(allowed_hosts=(name,))
 
 
@@ -439,7 +439,7 @@ def test_names_and_addresses_are_taken_as_hosts(name: str) -> None:
 
 
 def test_a_client_without_a_subject_must_say_that_it_acts_for_others() -> None:
-    with pytest.raises(ValueError, match="needs either `subject`"):
+    with pytest.raises(ConfigError, match="needs either `subject`"):
         ServeClientConfig(key="env:LONG_KEY")
-    with pytest.raises(ValueError, match="must be a reference"):
+    with pytest.raises(ConfigError, match="must be a reference"):
         ServeClientConfig(key=ADAS, subject="ada")

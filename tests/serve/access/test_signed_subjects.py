@@ -98,7 +98,7 @@ async def test_the_secret_must_be_long_and_its_key_act_for_others(tmp_path: Path
     with pytest.raises(ConfigError, match=r"serve\.clients\.desk\.subject_secret.*fewer than 32 bytes"):
         async with serving(tmp_path / "root", serve={"clients": {"desk": client}}):
             pass
-    with pytest.raises(ValueError, match="`subject_secret` needs `act_for`"):
+    with pytest.raises(ConfigError, match="`subject_secret` needs `act_for`"):
         ServeClientConfig(key="env:K", subject="ada", subject_secret="env:S")
-    with pytest.raises(ValueError, match="`subject_secret`"):
+    with pytest.raises(ConfigError, match="`subject_secret`"):
         ServeClientConfig(key="env:K", rights=("act_for",), subject_secret="the secret itself")

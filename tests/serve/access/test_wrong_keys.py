@@ -7,6 +7,7 @@ import pytest
 from structlog.types import EventDict
 
 from kitchener.config import ServeConfig
+from kitchener.errors import ConfigError
 from kitchener.serve.access.wrong_keys import WrongKeys, address_of
 from kitchener.serve.problems import RequestRefused
 from tests.logs import captured_logs
@@ -104,5 +105,5 @@ def test_only_a_trusted_proxy_says_where_a_request_comes_from(
 
 @pytest.mark.parametrize("name", ["proxy.internal", "10.0.0.0/8", "127.0.0.1:443", "*"])
 def test_a_trusted_proxy_that_no_request_could_come_from_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="must be one IP address"):
+    with pytest.raises(ConfigError, match="must be one IP address"):
         ServeConfig(trusted_proxies=(name,))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.ledger import LedgerClient
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from kitchener.serve.chat_completions.chat_request import CONTINUE, SaidPair

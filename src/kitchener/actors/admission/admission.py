@@ -12,8 +12,8 @@ from dataclasses import replace
 import anyio
 
 from kitchener.actors.admission.content import ContentIntake
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.directory import SessionManager
 from kitchener.actors.sessions.queue import SessionQueue, Waiter
 from kitchener.clock import loop_clock
 from kitchener.config import HO2Config

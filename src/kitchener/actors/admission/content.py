@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.config import HO2Config, LimitsConfig
 from kitchener.errors import InvalidPart, UnsupportedPart
 from kitchener.ledger import Ledger

@@ -71,8 +71,15 @@ class ContentChecks:
         """
         text = self._rules.message(message)
         self._rules.size(text, self._ledgers.ho2m.config)
-        given = (None, None, idempotency_key, True, None)
-        check = partial(self._rules.call, *given, (), parts, None, output, tool_choice, client_tools, budget)
+        check = partial(
+            self._rules.call,
+            idempotency_key=idempotency_key,
+            parts=parts,
+            output=output,
+            tool_choice=tool_choice,
+            client_tools=client_tools,
+            budget=budget,
+        )
         if output is None and not client_tools:
             call = check()
         else:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import anyio
 
 from kitchener.actors.admission.content import same_parts
-from kitchener.errors import IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
+from kitchener.errors import CallerError, IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
@@ -78,7 +78,7 @@ class IdempotencyKeys:
         self._running: dict[tuple[KeyOwner, str], KeyUse] = {}
 
     @asynccontextmanager
-    async def use(self, key: str, text: str, *, owner: KeyOwner, deadline: float, call: TurnCall) -> AsyncIterator[KeyUse]:
+    async def use(self, key: str, text: str, *, deadline: float, call: TurnCall) -> AsyncIterator[KeyUse]:
         """Holds a key. If its `result` is None, the block runs the turn; it sets `session_id` and then `result`.
 
         Otherwise the result comes from the key's running turn or from the ledger, and the block only returns it.
@@ -86,18 +86,18 @@ class IdempotencyKeys:
         Args:
             key: the idempotency key
             text: the user's message
-            owner: the session or the subject that the key belongs to
             deadline: on the event loop's clock, seconds; limits the wait for a running turn
             call: the message's options, with its images and files as they were read. All but the deadline must be equal
 
         Raises:
+            CallerError: the message names neither a session nor a subject
             IdempotencyConflict: the key was used with another message, or with other options
             ReentrantTurn: the key's running turn waits for the caller
             OutcomeUnknown: the key's turn was aborted while a tool with effects ran
             SubjectErased: the key's turn was erased with its subject
             Overloaded: the running turn did not finish before the deadline
         """
-        output = call.output.hash if call.output is not None else None
+        owner, output = _owner_of(call), call.output.hash if call.output is not None else None
         client_tools = call.client_tools.hash if call.client_tools is not None else None
         options = (call.tool_choice, call.acceptance, call.memory)
         message = KeyedMessage(text, call.speaker, call.parts, output, client_tools, options)
@@ -175,6 +175,14 @@ class IdempotencyKeys:
                 open_tools[entry.entity_id, started["call"]] = started["tool_id"]
         for tool_id in open_tools.values():
             raise OutcomeUnknown(key, turn_id, tool_id)
+
+
+def _owner_of(call: TurnCall) -> KeyOwner:
+    if call.session_id is not None:
+        return KeyOwner("session", call.session_id)
+    if call.subject_id is None:
+        raise CallerError("an idempotency_key needs a session_id or a subject_id: it belongs to one of them")
+    return KeyOwner("subject", call.subject_id)
 
 
 _MAX_STARTS = 16

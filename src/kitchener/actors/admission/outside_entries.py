@@ -38,7 +38,6 @@ class OutsideEntries:
             await session.commit()
         if self._authority is not None:
             self._authority.subject_turns.forget(session.subject_id)
-        self._note(session.subject_id)
 
     @contextmanager
     def importing(self, subject_id: str) -> Iterator[None]:
@@ -52,10 +51,6 @@ class OutsideEntries:
             with turns:
                 yield
         finally:  # part of it may be written
-            self._note(subject_id)
-
-    def _note(self, subject_id: str) -> None:
-        """Makes the next turns of a subject read what was written about its sessions and its shared intents."""
-        self._sessions.names.forget(subject_id)
-        if self._authority is not None:
-            self._authority.shared.wrote(subject_id)
+            self._sessions.names.forget(subject_id)
+            if self._authority is not None:
+                self._authority.shared.wrote(subject_id)

@@ -156,11 +156,12 @@ class RequestChecks:
 
     def call(  # noqa: PLR0913  the options of `handle_turn`
         self,
-        session_id: str | None,
-        subject_id: str | None,
-        idempotency_key: str | None,
-        memory: bool,
-        seconds: float | None,
+        *,
+        session_id: str | None = None,
+        subject_id: str | None = None,
+        idempotency_key: str | None = None,
+        memory: bool = True,
+        deadline: float | None = None,
         acceptance: Sequence[str] = (),
         parts: Sequence[FilePart | ReadPart | StoredPart] = (),
         speaker: str | None = None,
@@ -176,7 +177,7 @@ class RequestChecks:
             subject_id: the subject; None: anonymous
             idempotency_key: 1 to 256 printable characters that do not begin with `approval:`; None: no key
             memory: whether the turn may use long-term memory
-            seconds: the caller's deadline, seconds from now; None: no deadline
+            deadline: seconds from now; None: no deadline
             acceptance: criteria that the reply must meet
             parts: images and files of the message
             speaker: the name of the person who said the message; None: the subject
@@ -188,13 +189,9 @@ class RequestChecks:
         Raises:
             CallerError: an argument is wrong
         """
-        if client_tools != () and client_tools != []:
-            given = (session_id, subject_id, idempotency_key, memory, seconds, acceptance)
-            call = self.call(*given, parts, speaker, output, budget=budget)
-            return self._with_client_tools(call, client_tools, tool_choice, budget)
-        if seconds is not None and (type(seconds) not in _NUMBERS or not 0 < seconds <= MAX_DEADLINE_S):
+        if deadline is not None and (type(deadline) not in _NUMBERS or not 0 < deadline <= MAX_DEADLINE_S):
             raise CallerError(
-                f"deadline = {quoted(seconds)}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
+                f"deadline = {quoted(deadline)}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
                 " leave it out for turn_deadline_s"
             )
         if type(memory) is not bool:
@@ -204,12 +201,14 @@ class RequestChecks:
             _check_key(idempotency_key)
         if speaker is not None:
             check_speaker("speaker", speaker)
-        deadline = None if seconds is None else anyio.current_time() + seconds
+        until = None if deadline is None else anyio.current_time() + deadline
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
         wanted = output_schema_of(output, budget) if output is not None else None
-        choice = self._choice(tool_choice) if tool_choice != "auto" else None
-        return TurnCall(session_id, subject_id, idempotency_key, memory, deadline, criteria, brought, speaker, wanted, choice)
+        call = TurnCall(session_id, subject_id, idempotency_key, memory, until, criteria, brought, speaker, wanted)
+        if client_tools != () and client_tools != []:
+            return self._with_client_tools(call, client_tools, tool_choice, budget)
+        return call if tool_choice == "auto" else call._replace(tool_choice=self._choice(tool_choice))
 
     def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str, budget: SchemaBudget | None) -> TurnCall:
         """A call with the tools that its caller runs; raises CallerError unless the agent class takes these."""

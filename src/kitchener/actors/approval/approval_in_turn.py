@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kitchener.actors.approval.resumption import read_parts, read_resumption
 from kitchener.actors.approval.wording import waiting_reply
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.pending_approvals import PendingApprovals, granted
 from kitchener.actors.tools.approval_policy import AFTER_UNTRUSTED, OF_THE_CLIENT, OF_THE_TOOL, ApprovalPolicy
 from kitchener.actors.work.plan import cost_mapping

@@ -12,7 +12,8 @@ from kitchener.actors.admission.admission import Admission
 from kitchener.actors.admission.requests import APPROVAL_KEY, check_is_text, check_name, check_not_inside, check_text
 from kitchener.actors.approval.resumption import AnsweredRequest, read_answered_requests
 from kitchener.actors.approval.wording import resumed_message
-from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
+from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.pending_approvals import DeferredWork, WaitingRequest, due
 from kitchener.actors.sources import read_client_tools, read_source
 from kitchener.actors.tools.registry import ToolRegistry, client_outcome

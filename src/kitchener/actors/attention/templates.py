@@ -16,7 +16,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchener.canonical import digest, parse_json
-from kitchener.config import described_key
+from kitchener.config.shown import described_key
 from kitchener.errors import ConfigError
 from kitchener.plain_names import shown_path
 from kitchener.small_files import read_regular

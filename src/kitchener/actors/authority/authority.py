@@ -41,6 +41,7 @@ from kitchener.context import (
     resolve_active,
 )
 from kitchener.context.fold.context_events import Answered, Asked, Brought, Facts, Opened, Said
+from kitchener.context.fold.items import OF_MESSAGE
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
@@ -60,6 +61,8 @@ from kitchener.signing import Signer
 
 SHOWN_ELSEWHERE: Final = ("rule", "bias")
 """Kinds of items that a prompt shows outside the context: rules in the instructions, learned lines in a block of their own."""
+SHOWN_TO_OTHERS: Final = frozenset((events.TURN_COMPLETED, *events.OF_SHARED_INTENTS))
+"""Types of entries that the subject's other sessions may need; see `ContextAuthority.show_others`."""
 _OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
 _LEAVES: Final = (
     events.INTENT_SUPERSEDED,
@@ -144,11 +147,10 @@ class SessionThread:
         elif entry_type == events.TURN_STARTED and self.is_shadow:
             self.intent_id = resolve_active(self.state, self._ruleset).active
 
-    def apply_decision(self, entry: StoredEntry) -> None:
-        """Applies a recorded decision of the shadow."""
-        decision = payload_as(ShadowDecisionPayload, entry.payload)
+    def apply_decision(self, decision: ShadowDecisionPayload, timestamp: str, ref: Ref) -> None:
+        """Applies a decision of the shadow when it is written or read back."""
         for number, each in enumerate(opened(decision.get("events")) or ()):  # sealed if the subject was erased
-            self.apply(each["entry_type"], each["entity_id"], entry.timestamp, each["payload"], _part(entry.ref, number))
+            self.apply(each["entry_type"], each["entity_id"], timestamp, each["payload"], _part(ref, number))
         self.intent_id = decision.get("intent_id")
 
 
@@ -176,7 +178,7 @@ async def read_thread(
         payload = events.read_payload(entry.entry_type, entry.payload)
         thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
         for decision in decided.get(entry.entry_id, ()):
-            thread.apply_decision(decision)
+            thread.apply_decision(events.read_as(ShadowDecisionPayload, decision), decision.timestamp, decision.ref)
     thread.bases = bases.all()
     return thread
 
@@ -232,6 +234,26 @@ class ContextAuthority:
             payload = events.read_payload(entry.entry_type, entry.payload)
             thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
         thread.shared_to = max(thread.shared_to, position)
+
+    def show_others(
+        self, subject_id: str, thread: SessionThread, entry_type: str, entity_id: str, payload: Mapping[str, object]
+    ) -> None:
+        """Shows the subject's other sessions an entry that one of them has just written, so that they need not read it.
+
+        Args:
+            subject_id: the subject
+            thread: the thread of the session, which has applied the entry. Nothing else was written since
+            entry_type: type of the entry, one of `SHOWN_TO_OTHERS`
+            entity_id: what the entry is about
+            payload: the entry's payload
+        """
+        if entry_type == events.TURN_COMPLETED:
+            if self.ruleset.recall_scope == "subject":
+                turns = thread.state.turns
+                items = (turns.get(f"{entity_id}{OF_MESSAGE}"), turns.get(entity_id))
+                self.subject_turns.completed(subject_id, entity_id, items)
+        elif events.is_of_shared_intent(entry_type, payload):
+            self.shared.wrote(subject_id)
 
     def resolve(self, thread: SessionThread) -> Resolution:
         """Returns the active intent of a session, or why there is none."""
@@ -367,22 +389,22 @@ class ContextAuthority:
             step: whether to record the decision's events from before the reply or after it
             decided_after: id of the session's last entry in HO2m when the decision was made
         """
-        intent_id = decision.intent_id
         decided = decision.before_turn if step == "before" else decision.after_turn
-        fields = {
+        payload: ShadowDecisionPayload = {
+            **base,
             "step": step,
             "decided_after": decided_after,
             "action": decision.action,
             "reason": decision.reason,
-            "intent_id": intent_id,
-            "events": [each._asdict() for each in decided],
+            "intent_id": decision.intent_id,
+            "events": [
+                {"entry_type": each.entry_type, "entity_id": each.entity_id, "payload": each.payload} for each in decided
+            ],
             "ruleset_hash": self.ruleset.ruleset_hash,
         }
         context = self._ledgers.context
-        ref = await context.write(LedgerEntry(events.INTENT_SHADOW_DECISION, base["turn_id"], {**base, **fields}))
-        for number, each in enumerate(decided):
-            thread.apply(each.entry_type, each.entity_id, context.last_timestamp, each.payload, _part(ref, number))
-        thread.intent_id = intent_id
+        ref = await context.write(LedgerEntry(events.INTENT_SHADOW_DECISION, base["turn_id"], payload))
+        thread.apply_decision(payload, context.last_timestamp, ref)
 
 
 def sign_projection(fields: dict[str, object], signer: Signer) -> None:

@@ -13,7 +13,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events
-from kitchener.records.entries import AddedRefs, ProjectionPayload, payload_as
+from kitchener.records.entries import AddedRefs, ProjectionPayload
 from kitchener.records.ref import Ref
 
 logger = get_logger(__name__)
@@ -32,9 +32,9 @@ class RecordedProjections:
 
     def read(self, entry: StoredEntry) -> None:
         """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, the intent's next projection names no base."""
-        intent_id = payload_as(ProjectionPayload, entry.payload).get("intent_id")
+        payload = events.read_as(ProjectionPayload, entry)
+        intent_id = payload.get("intent_id")
         try:
-            payload = events.read_as(ProjectionPayload, entry)
             eligible = self._eligible(payload, self._last.get(intent_id))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("projection cannot be followed", entry_id=entry.entry_id, error=origin_of(error))

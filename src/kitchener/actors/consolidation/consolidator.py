@@ -164,14 +164,14 @@ class Consolidator:
         if not found:
             return None
         case = Case(namespace, subject_id, signal_id, stored_id, opened, session_id, position, found[0])
-        return await self._dispatch(case, number)
+        return await self.learn(case, number)
 
     async def _was_erased(self, subject_id: str, entry: StoredEntry) -> bool:
         """Whether the subject was erased after this entry. If so, the consolidation no longer counts."""
         erased = await self._services.ledgers.ho2m.last(key=events.erased_index_key(subject_id))
         return bool(erased) and erased[-1].seq > entry.seq
 
-    async def _dispatch(self, case: Case, number: int) -> WorkOrder:
+    async def learn(self, case: Case, number: int) -> WorkOrder:
         """Plans and executes the work order, debits its budget, and logs the overlay."""
         ledgers, budgeter = self._services.ledgers, self._services.budgeter
         scope = (case.session_id,)

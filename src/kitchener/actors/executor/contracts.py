@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kitchener.actors.executor.packs import Emit, PackTemplate, fence, plain
 from kitchener.actors.executor.prompt_files import json_object
 from kitchener.canonical import NOTHING, Opening, canonical_bytes, canonical_digest
-from kitchener.config import described, described_key
+from kitchener.config.shown import described, described_key
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 from kitchener.errors import PromptError
 from kitchener.records.entries import SpokenRole

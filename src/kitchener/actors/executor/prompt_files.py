@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kitchener.canonical import canonical_digest, digest
-from kitchener.config import described_key
+from kitchener.config.shown import described_key
 from kitchener.errors import PromptError
 from kitchener.plain_names import shown_path
 from kitchener.small_files import read_regular

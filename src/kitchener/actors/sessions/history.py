@@ -1,6 +1,6 @@
 """Reads all turns of a session from its ledger, from the first to the newest.
 
-The session in memory keeps only its newest turns (`directory.py`). Explained in `docs/sessions.md`.
+The session in memory keeps only its newest turns (`active_session.py`). Explained in `docs/sessions.md`.
 """
 
 from collections.abc import AsyncIterator

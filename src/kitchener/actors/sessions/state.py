@@ -1,7 +1,8 @@
 """Folds a session's entries in HO2m into its state. Pure: a running session and an activated one get the same state.
 
 The state holds what the next turn needs: counters, the newest turns, and the open turn. Nothing in it grows with the session.
-`directory.py` owns the state. It applies each entry when it is written, and all entries when a session is activated.
+`active_session.py` owns the state and applies each entry when it is written. `directory.py` applies all entries when a session
+is activated.
 """
 
 from collections import deque

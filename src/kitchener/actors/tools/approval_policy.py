@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
-from kitchener.config import ApprovalConfig, ApprovalRule, Decision, condition_terms
+from kitchener.config import ApprovalConfig, ApprovalRule, Decision
+from kitchener.config.approval import condition_terms
 from kitchener.records.tools.runnable_tool import ToolIdentity
 
 OF_THE_TOOL: Final = "tool"

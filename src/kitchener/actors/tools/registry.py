@@ -264,7 +264,8 @@ class ToolRegistry:
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
         self.replaceable = tuple(self._replaceable)
         """The sources whose tools `replace` can change."""
-        self._builtin = tuple(builtin)
+        self.builtin = tuple(builtin)
+        """The tools that Kitchener brings along."""
         self._timeout_s, self._max_result_bytes, self._threads = timeout_s, max_result_bytes, ToolThreads(max_threads)
         self._in_tasks: set[ToolJob] = set()
         self.of_client = frozenset[str]()
@@ -282,7 +283,7 @@ class ToolRegistry:
                 raise ToolError(f"two tools are called {each.tool_id!r}; give one of them another name=…")
             found[each.tool_id] = each
         listed_ids = tuple(found)
-        for each in self._builtin:
+        for each in self.builtin:
             if each.tool_id in found:
                 raise ToolError(f"tool {each.tool_id!r} has the name of a built-in one; give it another name=…")
             found[each.tool_id] = each

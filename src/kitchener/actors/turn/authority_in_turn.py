@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority, SessionThread
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.turn.context_time import booked
 from kitchener.actors.turn.reply import Reply
 from kitchener.actors.turn_memory import TurnMemory
@@ -37,7 +37,6 @@ from kitchener.context import (
     with_scopes,
 )
 from kitchener.context.fold.context_events import Brought
-from kitchener.context.fold.items import OF_MESSAGE
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind
 from kitchener.records.parts import StoredPart
@@ -224,13 +223,6 @@ class TurnAuthority:
         if after.after_turn:
             await self._write(after, "after")
 
-    def completed(self) -> None:
-        """Right after `TURN_COMPLETED` is written: lets the subject's next turns recall this one."""
-        if self._authority.ruleset.recall_scope == "subject":
-            turns, turn_id = self._thread.state.turns, self._turn_id
-            items = (turns.get(f"{turn_id}{OF_MESSAGE}"), turns.get(turn_id))
-            self._authority.subject_turns.completed(self._session.subject_id, turn_id, items)
-
     def done_with(self, earlier: Sequence[str], own: Container[str]) -> list[str]:
         """The failed work orders that this turn abandons as it completes: those of its intent and those without an intent.
 
@@ -338,9 +330,7 @@ class TurnAuthority:
             news = await shared.news(session.session_id, session.subject_id, self._position, None)
             if {entry.entity_id for entry in news}.intersection(each.entity_id for each in made):
                 return []
-            refs = await session.write_all(made, turn=turn)
-            shared.wrote(session.subject_id)
-        return refs
+            return await session.write_all(made, turn=turn)
 
     def _base(self) -> CommonPayload:
         session = self._session

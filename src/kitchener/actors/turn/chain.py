@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kitchener.actors.admission.requests import fits_entry
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.callers_listener import ListenerFailed
 from kitchener.actors.turn.reply import APOLOGY, MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
@@ -82,18 +82,19 @@ class Room(NamedTuple):
         is_first = "synthesize" not in done and (self.needed <= self.turn_budget or "tool_call" in done)
         return is_first and self.session().covers(self.needed)
 
-    def limit(self, limits: ConstraintsMapping) -> Mapping[str, object]:
-        """The changes to the step's constraints that the tokens left require. Makes the same changes in `limits`."""
+    def limited(self, limits: ConstraintsMapping) -> tuple[Mapping[str, object], ConstraintsMapping]:
+        """The changes to the step's constraints that the tokens left require, and `limits` with these changes."""
         constraints = self.step.constraints
         if constraints.reply_reserve is None or self.left is None or self.left >= constraints.token_budget:
-            return {}
-        limits["token_budget"] = most = max(1, self.left)
+            return {}, limits
+        most = max(1, self.left)
+        limits = {**limits, "token_budget": most}
         if self.left >= self.needed or not self.is_last:
-            return {"token_budget": most}
+            return {"token_budget": most}, limits
         limits.pop("turn_limit", None)
         limits.pop("allowed_tools", None)
         limits.pop("results_budget", None)
-        return {"token_budget": most, "turn_limit": 0, "allowed_tools": (), "results_budget": None}
+        return {"token_budget": most, "turn_limit": 0, "allowed_tools": (), "results_budget": None}, limits
 
     def refusal(self, wo: WorkOrder, remaining: int | None, policy_version: int) -> Reply:
         """The reply about a work order that is not executed, with an error that names the remedy."""
@@ -254,7 +255,7 @@ class WorkOrderChain:
         # Rounded up; otherwise chance decides whether the last work order times out (an apology) or its turn (TurnTimeout).
         left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
         limits: ConstraintsMapping = {**services.constants.steps.mapping_of(step.constraints), "timeout_ms": left_ms}
-        changes = room.limit(limits)
+        changes, limits = room.limited(limits)
         wo = services.constants.blank(step.wo_type).replaced(
             wo_id=work_order_id(session.session_id, number),
             session_id=session.session_id,

@@ -10,7 +10,8 @@ from contextlib import suppress
 import anyio
 
 from kitchener.actors.admission.admission import TurnLimiter
-from kitchener.actors.sessions.directory import SessionDirectory, SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
+from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.turn.callers_listener import ListenerFailed, kept_apart
 from kitchener.actors.turn.present_tools import PresentTools

@@ -14,7 +14,7 @@ from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.executor.answers import OUTPUT_KEY
-from kitchener.actors.sessions.directory import SessionManager, close_open_turn
+from kitchener.actors.sessions.active_session import SessionManager, close_open_turn
 from kitchener.actors.sources import source_of_client_tools, source_of_output
 from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
@@ -82,7 +82,6 @@ class Turn:
         "_chain",
         "_classification",
         "_earlier_failures",
-        "_is_over",
         "_memory",
         "_message",
         "_output",
@@ -112,7 +111,6 @@ class Turn:
         self._chain = WorkOrderChain(services, session, self.turn_id, deadline, update)
         self._authority: TurnAuthority | None = None
         self._output: Mapping[str, object] = {}
-        self._is_over = False
         self._parts: tuple[StoredPart, ...] = ()
         self._acceptance = services.constants.acceptance
         self._call = _NO_CALL
@@ -210,9 +208,9 @@ class Turn:
 
         Does nothing if the turn has not started or is already over.
         """
-        if self._chain.message_ref is None or self._is_over:
+        open_turn = self._session.state.open_turn
+        if open_turn is None or open_turn.turn_id != self.turn_id:
             return
-        self._is_over = True
         self._chain.close(total_cost(self._chain.work_orders.values()), self._approval)
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
@@ -459,9 +457,6 @@ class Turn:
             **checked,
         }
         await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
-        if authority is not None:
-            authority.completed()
-        self._is_over = True
         self._chain.close(cost, self._approval)
         return TurnOutcome(result, gates)
 
@@ -469,11 +464,6 @@ class Turn:
     def session_id(self) -> SessionId:
         """The id of the turn's session."""
         return self._session.session_id
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the turn was completed or aborted."""
-        return self._is_over
 
 
 _NO_CALL: Final = TurnCall()

@@ -2,7 +2,7 @@
 
 from kitchener.actors.attention.templates import load_templates
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.config import dotted_key
+from kitchener.config.settings import dotted_key
 from kitchener.errors import ConfigError, PromptError, SigningError
 from kitchener.extras import can_serve
 from kitchener.runtime.loading import LoadedConfig, named_source

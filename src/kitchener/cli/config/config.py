@@ -11,7 +11,9 @@ from kitchener.cli.config.toml import meaning, toml_lines, toml_value
 from kitchener.cli.exits import OK, USAGE
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.output import print_json, print_text
-from kitchener.config import RuntimeConfig, Settings, described_key, without_secrets
+from kitchener.config import RuntimeConfig, Settings
+from kitchener.config.settings import without_secrets
+from kitchener.config.shown import described_key
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.agent import check_tools

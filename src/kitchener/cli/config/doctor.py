@@ -25,15 +25,8 @@ from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.output import file_problem, print_json, print_text
 from kitchener.clock import SystemClock
-from kitchener.config import (
-    DEFAULT_AGENT,
-    ProviderConfig,
-    RouterConfig,
-    RuntimeConfig,
-    described_key,
-    shown_address,
-    shown_reference,
-)
+from kitchener.config import DEFAULT_AGENT, ProviderConfig, RouterConfig, RuntimeConfig
+from kitchener.config.shown import described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.inspection.ledger_files import LedgerPaths

@@ -12,7 +12,8 @@ import anyio.to_thread
 
 from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.cancellation import failed_alone
-from kitchener.config import DEFAULT_AGENT, RuntimeConfig, shown_address
+from kitchener.config import DEFAULT_AGENT, RuntimeConfig
+from kitchener.config.shown import shown_address
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -20,7 +21,7 @@ from kitchener.mcp.connection import library_of_protocol
 from kitchener.mcp.server import ServerReport
 from kitchener.plain_names import counted, origin_of
 from kitchener.records import events
-from kitchener.records.entries import ProjectionPayload, payload_as
+from kitchener.records.entries import ProjectionPayload
 from kitchener.runtime.tools.connected_servers import look_at_servers
 
 FindingState = Literal["ok", "warn", "fail"]
@@ -109,7 +110,7 @@ async def _recent(config: RuntimeConfig) -> list[Finding]:
                     continue
                 after = max(0, reader.head()[0] - _LOOKED_AT)
                 async for entry in reader.read(entry_type=events.PROJECTION_COMPUTED, after_seq=after):
-                    if (used := payload_as(ProjectionPayload, entry.payload).get("similarity")) is not None:
+                    if (used := events.read_as(ProjectionPayload, entry).get("similarity")) is not None:
                         seen += 1
                         problems[used.get("problem", "")] += 1
         except KitchenerError:  # the check of that ledger reports it

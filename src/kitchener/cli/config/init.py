@@ -15,7 +15,8 @@ from kitchener.cli.config.toml import meaning, toml_value
 from kitchener.cli.exits import OK
 from kitchener.cli.terminal.output import print_text
 from kitchener.cli.terminal.written_files import write_output
-from kitchener.config import ApprovalConfig, HO2Config, RouterConfig, RuntimeConfig, Settings, address_problem
+from kitchener.config import ApprovalConfig, HO2Config, RouterConfig, RuntimeConfig, Settings
+from kitchener.config.shown import address_problem
 from kitchener.errors import ConfigError
 from kitchener.plain_names import quoted
 from kitchener.runtime.loading import DEFAULT_FILE

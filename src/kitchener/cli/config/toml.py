@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
-from kitchener.config import Settings, toml_key
+from kitchener.config import Settings
 from kitchener.config.field_docstrings import field_docstrings
+from kitchener.config.settings import toml_key
 
 _NONE = re.compile(r"\bNone\b")
 

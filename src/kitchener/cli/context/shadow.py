@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypedDict
 
 from kitchener.cli.terminal.progress import progress_bar
-from kitchener.config import toml_key
+from kitchener.config.settings import toml_key
 from kitchener.context import ProjectionLists, base_ref, read_chain, result_id
 from kitchener.errors import NotOnRecord
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -225,7 +225,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
     said = {e.entity_id: e.payload.get("user_message") for e in entries if e.entry_type == events.TURN_STARTED}
     shown, names, turns = _attention(entries), {entry.ref: entry.entity_id for entry in entries}, []
     for entry, lists in _projections(decided):
-        projection = payload_as(ProjectionPayload, entry.payload)
+        projection = events.read_as(ProjectionPayload, entry)
         turn_id, intent_id = projection["turn_id"], projection["intent_id"]
         if turn_id is None or projection["mode"] != "shadow":
             continue  # a command's projection, or a turn without a shadow

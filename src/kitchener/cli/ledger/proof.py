@@ -400,7 +400,7 @@ class _TurnSelection:
             entry = await reader.get(seq)
             while entry is not None and entry.entry_type == events.PROJECTION_COMPUTED:
                 seqs.add(entry.seq)
-                signer = payload_as(ProjectionPayload, entry.payload)["authority"]["signer"]
+                signer = events.read_as(ProjectionPayload, entry)["authority"]["signer"]
                 self.signers |= {signer} if signer is not None else set()
                 base = base_ref(entry.payload) if self._has_sources else None
                 entry = await reader.get(base.seq) if base is not None else None

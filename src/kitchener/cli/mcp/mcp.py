@@ -14,7 +14,8 @@ from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
-from kitchener.config import McpServerConfig, RuntimeConfig, described_key, described_names, shown_address
+from kitchener.config import McpServerConfig, RuntimeConfig
+from kitchener.config.shown import described_key, described_names, shown_address
 from kitchener.errors import NotOnRecord
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.mcp.definitions import source_of

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from kitchener.cli.options import Options
 from kitchener.cli.terminal.output import print_table, print_text
-from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig, toml_key
+from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig
+from kitchener.config.settings import toml_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -21,7 +22,7 @@ from kitchener.memory.signals import Cut, normalise
 from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
-from kitchener.records.entries import OverlayPayload, SignalPayload, payload_as
+from kitchener.records.entries import OverlayPayload, payload_as
 
 
 @dataclass(slots=True)
@@ -98,10 +99,10 @@ class AgentMemory:
             return found.setdefault(subject_id, SubjectCounts(subject_id))
 
         async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
-            if (subject := counts(payload_as(SignalPayload, entry.payload)["namespace"])) is not None:
-                seen = seen_in(entry)["signals"]
-                subject.events += len(seen)
-                subject.signal_ids.update(seen.values())
+            seen = seen_in(entry)
+            if (subject := counts(seen["namespace"])) is not None:
+                subject.events += len(seen["signals"])
+                subject.signal_ids.update(seen["signals"].values())
         async for entry in reader.overlays.read(entry_type=events.HO3_OVERLAY):
             overlay = payload_as(OverlayPayload, entry.payload)
             if (subject := counts(overlay["namespace"])) is not None:
@@ -152,9 +153,9 @@ class AgentMemory:
         holders: dict[str, None] = {}
         if reader is not None:
             async for entry in reader.signals.read(entry_type=events.HO3_SIGNAL):
-                stored = stored_signals(entry)
-                if target in {*stored, *stored.values(), *seen_in(entry)["signals"].values()}:
-                    agent_class, holder = split_namespace(seen_in(entry)["namespace"])
+                stored, seen = stored_signals(entry), seen_in(entry)
+                if target in {*stored, *stored.values(), *seen["signals"].values()}:
+                    agent_class, holder = split_namespace(seen["namespace"])
                     if agent_class == self.agent_class:
                         holders[holder] = None
         if subject_id is not None and subject_id in holders:

@@ -20,6 +20,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.plain_names import counted
 from kitchener.records import events
+from kitchener.records.entries import QuarantinePayload
 from kitchener.replaying import open_replays
 from kitchener.tuning import BisectQuestion, BisectReport, MemoryChange, bisect
 
@@ -135,7 +136,7 @@ def _why_not(report: BisectReport) -> Iterator[str]:
 
 def _told_change(change: MemoryChange, whom: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
     entry, overlay = change.entry, change.overlay
-    name = overlay.key if overlay is not None else events.in_words(entry.payload).get("target")
+    name = overlay.key if overlay is not None else events.read_as(QuarantinePayload, entry).get("target")
     yield f"{name!s} changes what {whom} is shown"
     yield f"  {short_time(entry.timestamp)}  {told(entry)}  ({entry.ledger_id} {entry.entry_id})"
     if overlay is not None:

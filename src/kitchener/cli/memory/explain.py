@@ -19,6 +19,7 @@ from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import (
     CommonPayload,
+    QuarantinePayload,
     SealedText,
     TurnAbortedPayload,
     TurnCompletedPayload,
@@ -197,7 +198,7 @@ class ArtifactExplanation:
         yield from _rest(self.unknown, "unknown events")
 
     def _quarantined(self, event: RecordedEvent) -> str:
-        targets = {events.in_words(each.payload)["target"] for each in self.quarantines}
+        targets = {events.read_as(QuarantinePayload, each)["target"] for each in self.quarantines}
         return "  (in quarantine)" if {event.event_id, event.signal_id} & targets else ""
 
 
@@ -229,7 +230,7 @@ async def explained(
         records = await reader.read_records(artifact_id, namespace=namespace)
         sources = {overlay.signal_id, *overlay.source_signal_ids, *overlay.source_event_ids}
         found_quarantines = await reader.read_quarantines(namespace=namespace)
-        quarantines = [each for each in found_quarantines if events.in_words(each.payload)["target"] in sources]
+        quarantines = [each for each in found_quarantines if events.read_as(QuarantinePayload, each)["target"] in sources]
         learned = [learning_of(each) for each in records if each.entry_type == events.HO3_OVERLAY]
     async with place.paths.reader(place.agent_class) as ho2m:
         costs = WorkOrderCosts() if ho2m is None else await costs_of(ho2m, subject_id, overlay.key, learned)

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 import anyio.to_thread
 
-from kitchener.config import RuntimeConfig, address_problem
+from kitchener.config import RuntimeConfig
+from kitchener.config.shown import address_problem
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.embeddings.hashing import HashingEmbeddings

@@ -4,7 +4,9 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from kitchener.config import ProviderConfig, described, dotted_key
+from kitchener.config import ProviderConfig
+from kitchener.config.settings import dotted_key
+from kitchener.config.shown import described
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.small_files import read_regular

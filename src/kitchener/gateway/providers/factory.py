@@ -10,17 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from kitchener.config import (
-    REFERENCE,
-    ProviderConfig,
-    RouterConfig,
-    SettingPath,
-    dotted_key,
-    is_reference,
-    read_reference,
-    shown_reference,
-)
+from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.config.request_fields import value_problem
+from kitchener.config.settings import SettingPath, dotted_key
+from kitchener.config.shown import REFERENCE, is_reference, read_reference, shown_reference
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.extras import needs

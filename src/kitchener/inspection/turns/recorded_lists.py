@@ -11,7 +11,7 @@ from kitchener.context.projection.ref_lists import apply_edits, read_refs
 from kitchener.errors import NotOnRecord
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import ProjectionPayload, payload_as
+from kitchener.records.entries import ProjectionPayload
 from kitchener.records.ref import Ref
 
 
@@ -23,7 +23,7 @@ class RecordedLists:
     """
 
     def __init__(self, decided: Iterable[StoredEntry]) -> None:
-        self._payloads = {entry.ref: entry.payload for entry in decided}
+        self._decided = {entry.ref: entry for entry in decided}
         self._eligible: dict[Ref, tuple[Ref, ...]] = {}
 
     def of(self, shown: StoredEntry) -> ProjectionLists:
@@ -38,17 +38,16 @@ class RecordedLists:
     def _eligible_of(self, ref: Ref, shown: StoredEntry) -> tuple[Ref, ...]:
         chain, below = [], ref
         while below not in self._eligible:
-            if below not in self._payloads:
+            if below not in self._decided:
                 raise NotOnRecord(f"{shown.entry_id} is recorded as a change of {below.entry_id}, which is not there")
             chain.append(below)
-            base = base_ref(self._payloads[below])
+            base = base_ref(self._decided[below].payload)
             if base is None:
                 break
             below = base
         eligible = self._eligible.get(below, ())
         for each in reversed(chain):
-            raw = events.read_payload(events.PROJECTION_COMPUTED, self._payloads[each])
-            listed = payload_as(ProjectionPayload, raw)["eligible_refs"]
+            listed = events.read_as(ProjectionPayload, self._decided[each])["eligible_refs"]
             eligible = read_refs(listed) if isinstance(listed, list) else apply_edits(listed["edits"], eligible)
             self._eligible[each] = eligible
         return eligible

@@ -213,7 +213,7 @@ async def _viewed(
         mode, why_nothing = _nothing(past, turn_id, cut, state)
         gathered = tuple(_gathered(past, turn_id, {each.ref.entry_id: each.result_id for each in kept}))
     else:
-        payload = payload_as(ProjectionPayload, shown.payload)
+        payload = events.read_as(ProjectionPayload, shown)
         mode = payload["mode"]
         if mode == "shadow":
             state = await fold_shadow(paths, past, before, version)
@@ -236,7 +236,7 @@ async def _viewed(
         projection,
         is_exact,
         why_nothing,
-        flags=tuple(payload_as(ConflictFlagPayload, each.payload) for each in mine if each.entry_type == events.CONFLICT_FLAG),
+        flags=tuple(events.read_as(ConflictFlagPayload, each) for each in mine if each.entry_type == events.CONFLICT_FLAG),
         later=past.entries[cut:],
         gathered=gathered,
         kept_results=tuple(kept),

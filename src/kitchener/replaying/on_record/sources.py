@@ -4,9 +4,8 @@
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -16,14 +15,14 @@ from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.policy_identity import NOT_POLICY
 from kitchener.actors.sources import RequestSources, SourcesSealed, criteria_of, has_history, read_source, read_texts
 from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.actors.tools.toolsets import Toolset, toolset_of
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition, TurnStartedPayload, payload_as
 from kitchener.records.prompt import ToolSpec
-from kitchener.records.tools.runnable_tool import RunnableTool, ToolIdentity, definition_of
+from kitchener.records.tools.runnable_tool import ToolIdentity
+from kitchener.records.tools.tool_context import ToolContext
 from kitchener.replaying.comparison import line_diff
 
 _KINDS: Final[Mapping[SourceKind, str]] = {
@@ -88,9 +87,12 @@ class RecordedSources:
         found = {name: text for (kind, name), text in self.texts.items() if kind == "attention_template"}
         return tuple(AttentionTemplate.model_validate_json(found[name]) for name in sorted(found))
 
-    def tools(self, problem: Callable[[], str | None]) -> "DefinedTools":
-        """The recorded tools, which cannot run; see `DefinedTools`."""
-        return DefinedTools(self.tool_definitions(), problem)
+    def tools(self, problem: Callable[[], str | None]) -> ToolRegistry:
+        """The recorded tools, which cannot run; see `DefinedTool`."""
+        known = [(each["built_in"], DefinedTool(each, problem)) for each in self.tool_definitions()]
+        return ToolRegistry(
+            [each for built_in, each in known if not built_in], builtin=[each for built_in, each in known if built_in]
+        )
 
     def tool_definitions(self) -> list[ToolDefinition]:
         """Each recorded tool, as models were told of it."""
@@ -106,63 +108,33 @@ class RecordedSources:
         return RequestSources(self.config_hash, self.templates(), (), tuple(acceptance), shows)
 
 
-class DefinedTools(ToolRegistry):
-    """Tools known by their definitions only. They describe themselves to a model, and cannot run.
+class DefinedTool:
+    """A tool known by its definition only. It describes itself to a model, and cannot run.
 
     Args:
-        definitions: as recorded
+        definition: as recorded
         problem: the fault in the arguments of the next recorded call; None: there was none
     """
 
-    def __init__(self, definitions: Sequence[ToolDefinition], problem: Callable[[], str | None]) -> None:
-        super().__init__()
+    is_async, timeout_s = True, None
+
+    def __init__(self, definition: ToolDefinition, problem: Callable[[], str | None]) -> None:
+        identity = ToolIdentity.of(definition)
+        self.tool_id, self.policy_name, self.source = identity.tool_id, identity.policy_name, identity.source
+        self.traits, self.requires_approval = identity.traits, identity.requires_approval
+        self.description, self.parameters = definition["description"], definition["parameters"]
+        self.spec = ToolSpec(self.tool_id, self.description, self.parameters)
+        self.is_read_only, self.acceptance = definition["read_only"], tuple(definition["acceptance"])
+        self.closes_intent = definition.get("closes_intent", False)
         self._problem = problem
-        self._defined = {each["tool_id"]: each for each in definitions}
 
-    @property
-    def tool_ids(self) -> tuple[str, ...]:
-        """See `ToolRegistry`."""
-        return tuple(name for name, each in self._defined.items() if not each["built_in"])
-
-    def with_client_tools(self, tools: Iterable[RunnableTool]) -> "DefinedTools":
-        """See `ToolRegistry`."""
-        found, own = copy(self), {each.tool_id: definition_of(each, built_in=False) for each in tools}
-        found._defined, found.of_client = {**self._defined, **own}, frozenset(own)
-        return found
-
-    def is_read_only(self, tool_id: str) -> bool:
-        """See `ToolRegistry`."""
-        return tool_id in self._defined and self._defined[tool_id]["read_only"]
-
-    def acceptance_of(self, tool_id: str) -> tuple[str, ...]:
-        """See `ToolRegistry`."""
-        return tuple(self._defined[tool_id]["acceptance"]) if tool_id in self._defined else ()
-
-    def closes_intent(self, tool_id: str) -> bool:
-        """See `ToolRegistry`."""
-        return tool_id in self._defined and self._defined[tool_id].get("closes_intent", False)
-
-    def toolset(self, allowed: tuple[str, ...]) -> Toolset:
-        """See `ToolRegistry`."""
-        offered = [self._defined[name] for name in dict.fromkeys(allowed) if name in self._defined]
-        return toolset_of([ToolSpec(each["tool_id"], each["description"], each["parameters"]) for each in offered])
-
-    def identity(self, tool_id: str) -> ToolIdentity | None:
-        """See `ToolRegistry`."""
-        return ToolIdentity.of(self._defined[tool_id]) if tool_id in self._defined else None
-
-    def untrusted_source(self, tool_id: str) -> str | None:
-        """See `ToolRegistry`."""
-        found = self.identity(tool_id)
-        return found.source if found is not None and not found.traits.is_trusted else None
-
-    def definitions(self) -> list[ToolDefinition]:
-        """See `ToolRegistry`."""
-        return list(self._defined.values())
-
-    def validate(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
+    def bind(self, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """Returns the arguments, or the problem that the function's own check found in them when the call was recorded."""
         return self._problem() or dict(arguments)
+
+    def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
+        """Raises RuntimeError, because nothing can be called."""
+        raise RuntimeError(f"tool {self.tool_id!r} is known by its definition only")
 
 
 async def read_sources(ho2m: LedgerReader | None, config_hash: str) -> RecordedSources | None:

@@ -12,7 +12,8 @@ from typing import Final
 
 import anyio
 
-from kitchener.config import RuntimeConfig, ServeClientConfig, ServeConfig, ServeRight, dotted_key
+from kitchener.config import RuntimeConfig, ServeClientConfig, ServeConfig, ServeRight
+from kitchener.config.settings import dotted_key
 from kitchener.errors import CallerError, ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.factory import read_secret

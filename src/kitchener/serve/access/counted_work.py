@@ -5,7 +5,7 @@ Each constant stands for about as much time of the processor, 10 to 40 ms. Expla
 
 from typing import Final
 
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 
 BODY_BYTES: Final = 524_288
 """Bytes of a body. JSON of 16 MiB may take 0.4 s."""

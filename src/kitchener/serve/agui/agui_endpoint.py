@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from kitchener.actors.admission.content_checks import MessageContent
 from kitchener.actors.approval.approvals import GivenAnswer
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig

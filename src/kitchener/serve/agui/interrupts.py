@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from pydantic import ConfigDict, Field, StrictBool
 
 from kitchener.actors.approval.approvals import GivenAnswer
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.serve.chat_completions.chat_request import CONTINUE, SaidPair, as_sent, joined_rounds
 
 APPROVAL_WORDS: Final = ("approve", "deny")

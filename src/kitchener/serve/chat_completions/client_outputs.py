@@ -7,7 +7,7 @@ The id of a call names its session, so outputs find their work order whatever hi
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.errors import ApprovalAnswered, UnknownApproval, UnknownSession
 from kitchener.ledger import ReadableLedger

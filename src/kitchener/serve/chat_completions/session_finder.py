@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 
 from kitchener.actors.admission.requests import MAX_NAME
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock, iso
 from kitchener.errors import SessionEnded, SessionMismatch, SubjectErased

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import anyio
 from starlette.requests import Request
 
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import DEFAULT_AGENT
 from kitchener.errors import UnknownSession

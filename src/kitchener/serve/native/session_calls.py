@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kitchener.actors.sessions.directory import SessionManager
+from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import ReadableLedger

@@ -18,7 +18,8 @@ import anyio.lowlevel
 import orjson
 
 from kitchener.clock import SystemClock
-from kitchener.config import ProviderConfig, dotted_key
+from kitchener.config import ProviderConfig
+from kitchener.config.settings import dotted_key
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities

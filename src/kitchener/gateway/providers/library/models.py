@@ -20,7 +20,9 @@ from pydantic_ai.providers import Provider as VendorProvider
 from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.settings import ModelSettings
 
-from kitchener.config import ProviderConfig, described, dotted_key
+from kitchener.config import ProviderConfig
+from kitchener.config.settings import dotted_key
+from kitchener.config.shown import described
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities

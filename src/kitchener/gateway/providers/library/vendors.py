@@ -8,7 +8,9 @@ import difflib
 from collections.abc import Collection
 from typing import Final
 
-from kitchener.config import RouterConfig, SettingPath, described, dotted_key
+from kitchener.config import RouterConfig
+from kitchener.config.settings import SettingPath, dotted_key
+from kitchener.config.shown import described
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.routing import FIXED_URL_VENDORS

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.actors.policy_code_cache import kept_code_hash
-from kitchener.actors.policy_identity import code_hash
+from kitchener.actors.policy_identity import code_hash, kept_code_hash
 
 SOURCES = ("LIMIT = 3\n", "def chosen(items):\n    return items[:3]\n")
 
