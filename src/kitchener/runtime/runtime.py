@@ -9,6 +9,7 @@ import gc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -21,10 +22,10 @@ from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
-from kitchener.cancellation import ends_when_told, errors_in
+from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig, toml_key
-from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
+from kitchener.errors import CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
@@ -367,7 +368,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         LedgerError: a ledger is damaged, locked, or cannot be at its path
         SigningError: the configured signing key cannot be used
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
-        CallerError: the block has ended in another task than it began in
+        CallerError: the block has ended in another task than it began in, and that one still runs
     """
     known, time = {} if providers is None else providers, SystemClock() if clock is None else clock
     injected = RuntimeArguments(checked_tools(tools), known, degraded_call, time, ids, admin_socket, embeddings, telemetry)
@@ -377,7 +378,8 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     own_task = OwnTask()
     try:
         async with anyio.create_task_group() as tasks:
-            runtime: Runtime = await tasks.start(_hold, loaded, injected)
+            holding = partial(own_task.keeps, partial(_hold, loaded, injected))
+            runtime: Runtime = await tasks.start(holding, name="the runtime")
             try:
                 await runtime._open_configured()
                 await runtime._finish_erasures()
@@ -389,8 +391,8 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
             finally:
                 await _shut_down(runtime, listener, loaded.config.limits)
     except (BaseExceptionGroup, RuntimeError) as error:
-        only = _only(error) if isinstance(error, BaseExceptionGroup) else own_task.explained(error, body_error)
-        raise only from only.__cause__
+        if (only := await own_task.explained(error, body_error)) is not None:
+            raise only from only.__cause__
     if body_error is not None:
         raise body_error
 
@@ -474,14 +476,6 @@ def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, gi
         loaded = load_config(config, root=root)
     check_config(loaded.config, source=loaded.source, given=tuple(given))
     return loaded
-
-
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The only error in nested groups; the first error, if all are stopped actors; otherwise the group."""
-    errors = list(errors_in(group))
-    if len(errors) == 1 or all(isinstance(each, ActorStopped) for each in errors):
-        return errors[0]
-    return group
 
 
 def tune_gc() -> None:
