@@ -5,7 +5,6 @@ ledgers: it starts at once for configured classes, and on first use for others. 
 finish within a grace period, aborts the rest, commits and closes. Explained in `docs/runtime.md`.
 """
 
-import gc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -55,6 +54,7 @@ from kitchener.runtime.queries.nested_approvals import OpenedClass, list_with_ne
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
 from kitchener.runtime.queries.spent_since import spent_since
 from kitchener.runtime.root_layout import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.root_wait import check_wait, wait_until_released
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.signing import load_signer
@@ -345,6 +345,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     admin_socket: bool | None = None,
     embeddings: EmbeddingProvider | None = None,
     telemetry: Telemetry | None = None,
+    lock_wait_s: float = 0.0,
 ) -> AsyncIterator[Runtime]:
     """Starts a Kitchener and closes it when the block ends.
 
@@ -362,6 +363,8 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
             socket that only the owner can use. None: as `[admin] socket` says; without that setting, no
         embeddings: computes vectors of texts, by which turns are also ranked; None: as `[embeddings]` says, if it is set
         telemetry: an `OpenTelemetry` of `kitchener.telemetry` with its own providers; None: as `[telemetry] traces` says
+        lock_wait_s: how long to wait for another process to release the root, seconds, as at a restart whose old process still
+            finishes its turns
 
     Raises:
         ConfigError: a setting is wrong; names file, key and value
@@ -372,7 +375,10 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     """
     known, time = {} if providers is None else providers, SystemClock() if clock is None else clock
     injected = RuntimeArguments(checked_tools(tools), known, degraded_call, time, ids, admin_socket, embeddings, telemetry)
+    check_wait(lock_wait_s)
     loaded = _load(config, root, injected.providers)
+    if lock_wait_s:
+        await wait_until_released(loaded.config, lock_wait_s)
     listener: AdminListener | None = None
     body_error: Exception | None = None
     own_task = OwnTask()
@@ -476,17 +482,3 @@ def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, gi
         loaded = load_config(config, root=root)
     check_config(loaded.config, source=loaded.source, given=tuple(given))
     return loaded
-
-
-def tune_gc() -> None:
-    """Tunes the garbage collector for a process that only serves turns.
-
-    Later collections skip the objects that exist now. Collections become rare, so most objects of a turn are freed before a
-    collection examines them. An application or server calls this once, after loading; the library never calls it.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 20, 50)
-
-
-__all__ = ["Runtime", "open_runtime", "tune_gc"]

@@ -218,6 +218,7 @@ def open_sync(  # noqa: PLR0913  as `open_runtime`
     admin_socket: bool | None = None,
     embeddings: EmbeddingProvider | None = None,
     telemetry: Telemetry | None = None,
+    lock_wait_s: float = 0.0,
     agent_class: str = DEFAULT_AGENT,
     subject_id: str | None = None,
     backend: Backend = "asyncio",
@@ -246,6 +247,7 @@ def open_sync(  # noqa: PLR0913  as `open_runtime`
         admin_socket=admin_socket,
         embeddings=embeddings,
         telemetry=telemetry,
+        lock_wait_s=lock_wait_s,
     )
     return SyncRuntime(LoopThread(opened, backend, "kitchener"), agent_class, subject_id)
 
