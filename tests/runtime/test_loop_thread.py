@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from kitchener import open_runtime, open_sync
@@ -134,6 +135,27 @@ def test_ctrl_c_while_it_opens_ends_the_thread(backend: Backend) -> None:
         LoopThread(opening(), backend, "opening")
     assert ended.is_set()
     assert "opening" not in [each.name for each in threading.enumerate()]
+
+
+@BACKENDS
+def test_ctrl_c_while_it_closes_leaves_the_rest_to_the_next_who_waits(backend: Backend) -> None:
+    """As the end of the interpreter does, so that the ledgers are closed in order."""
+    go_on, ended = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[None]:
+        yield
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        await anyio.to_thread.run_sync(go_on.wait)
+        ended.set()
+
+    thread = LoopThread(opened(), backend, "closing")
+    with pytest.raises(KeyboardInterrupt):
+        thread.close()
+    assert not ended.is_set()
+    go_on.set()
+    thread.close()
+    assert ended.is_set()
 
 
 async def test_an_async_program_may_have_one_beside_its_own(tmp_path: Path) -> None:

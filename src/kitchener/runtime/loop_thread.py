@@ -38,20 +38,22 @@ class LoopThread(Generic[HeldT]):
         self._entered: Future[HeldT] = Future()
         self._left: Future[None] = Future()
         self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
         try:
+            self._thread.start()
             self.held = self._entered.result()
             """What entering gave."""
-        except BaseException:  # such as Ctrl-C, which only the main thread notices
+        except BaseException as error:  # such as Ctrl-C, which only the main thread notices
+            if isinstance(error, RuntimeError) and not self._begun.done():
+                raise  # no thread can be started
             portal, scope, _ = self._begun.result()
             with suppress(RuntimeError):  # the thread has ended
                 portal.start_task_soon(scope.cancel)
-            self._thread.join()
+            self._wait()
             raise
         self._portal, _, self._stop = self._begun.result()
         self.is_closed = False
         """Whether `close` was called."""
-        atexit.register(self._close_at_exit)  # later, the thread would run no more and could not be waited for
+        atexit.register(self.close)  # later, the thread would run no more and could not be waited for
 
     @property
     def is_of_parent(self) -> bool:
@@ -97,22 +99,28 @@ class LoopThread(Generic[HeldT]):
             raise
 
     def close(self) -> None:
-        """Leaves the context manager, and returns when that is done; raises what leaving raises. Later calls have no effect."""
-        atexit.unregister(self._close_at_exit)
-        if self.is_closed or self.is_of_parent:
-            self.is_closed = True
+        """Leaves the context manager, and returns when that is done; raises what leaving raises.
+
+        A later call only waits, as the end of the interpreter does after a Ctrl-C during the first one.
+        """
+        was_closed, self.is_closed = self.is_closed, True
+        if self.is_of_parent:
             return
-        self.is_closed = True
         if get_ident() == self._thread.ident:  # the garbage collector may run anywhere; nobody can wait here
             self._stop.set()
             return
-        with suppress(RuntimeError):  # the thread has ended
-            self._portal.start_task_soon(self._stop.set)
-        self._thread.join()
-        self._left.result()
+        if not was_closed:
+            with suppress(RuntimeError):  # the thread has ended
+                self._portal.start_task_soon(self._stop.set)
+        self._wait()
+        atexit.unregister(self.close)
+        if not was_closed:
+            self._left.result()
 
-    def _close_at_exit(self) -> None:
-        self.close()
+    def _wait(self) -> None:
+        """Returns when the thread has ended. Until Python 3.13, `join` takes a thread for ended after a Ctrl-C during it."""
+        wait([self._left])
+        self._thread.join()
 
     def _run(self) -> None:
         try:
