@@ -33,7 +33,8 @@ class OwnThread:
                 "the runtime was opened in another thread, and takes calls only there: use `anyio.from_thread.run`,"
                 " `asyncio.run_coroutine_threadsafe`, or `call` of `open_sync`"
             )
-        if self._running_loop() not in (self._loop, None):
+        running = self._running_loop()
+        if running is not self._loop and running is not None:
             raise CallerError(
                 "the runtime was opened on another event loop, and takes calls only there: open it on the event loop that calls"
                 " it. Tests that share a runtime run on the event loop of its fixture (with pytest-asyncio: give both the same"

@@ -40,7 +40,7 @@ class LoopThread(Generic[HeldT]):
         self._thread = Thread(target=self._run, name=name, daemon=True)
         try:
             self._thread.start()
-            self.held = self._entered.result()
+            self.held: HeldT = self._entered.result()
             """What entering gave."""
         except BaseException as error:  # such as Ctrl-C, which only the main thread notices
             if isinstance(error, RuntimeError) and not self._begun.done():

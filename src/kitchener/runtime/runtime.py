@@ -68,7 +68,7 @@ class Runtime:
 
     def __init__(self, shared: RuntimeParts) -> None:
         self.config: RuntimeConfig = shared.config
-        self.root = Path(shared.config.plane_root)
+        self.root: Path = Path(shared.config.plane_root)
         self.gateway: PromptGateway = shared.models
         """The gateway that HO1 calls."""
         self.telemetry: Telemetry | None = shared.telemetry

@@ -42,7 +42,7 @@ class SyncRuntime:
     its `with` block, or at the latest when the interpreter exits."""
 
     def __init__(self, thread: LoopThread[Runtime], agent_class: str, subject_id: str | None) -> None:
-        self.runtime = thread.held
+        self.runtime: Runtime = thread.held
         """The runtime. Call its coroutine functions with `call`."""
         self.session_id: str | None = None
         """The session of the conversation; None before the first message. Can be set to another session; None: a new one."""
