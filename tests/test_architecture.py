@@ -474,6 +474,7 @@ ASKS_WHOSE = {"failed_alone", "is_own_failure", "ends_caller", "is_interrupt"}
 HANDLES_ALL = {
     "src/kitchener/actors/tools/side_by_side.py: kept": "passes its errors to the task that started it",
     "src/kitchener/actors/tools/tool_job.py: run_async": "`_finish` has asked before",
+    "src/kitchener/runtime/runtime.py: open_runtime": "`explained` asks whose a `RuntimeError` is, and a group is raised",
 }
 """Coroutines that catch everything and need not ask whose it is, and why."""
 
@@ -640,8 +641,8 @@ MODULE_PATH_IN_PROSE = re.compile(
     r"(?<![\w./-])((?:actors|cli|config|context|gateway|ledger|memory|records|replaying|runtime|tuning)(?:/\w+)+)(?![\w./*<{])"
 )
 DOTTED_NAME = re.compile(r"(?<![\w/])kitchener(?:\.[A-Za-z_]\w*)+")
-NOT_IN_THE_CODE = {"None", "Task", "Local"}
-"""A constant of the language, a class of asyncio, and a provider in an example."""
+NOT_IN_THE_CODE = {"None", "Task", "IsolatedAsyncioTestCase", "Local"}
+"""A constant of the language, classes of asyncio and of unittest, and a provider in an example."""
 FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json", "kitchener.service", "kitchener.socket"}
 SPAN_NAMES = {name for name in vars(span_names).values() if isinstance(name, str)}
 CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])")

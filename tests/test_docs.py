@@ -6,6 +6,8 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -85,6 +87,20 @@ def test_a_block_of_code_is_a_whole_program_that_runs(
     program = tmp_path / "program.py"
     program.write_text(code, encoding="utf-8")
     runpy.run_path(str(program), run_name="__main__")
+
+
+def test_the_programs_of_the_pages_have_the_types_that_the_library_declares(tmp_path: Path) -> None:
+    """Who copies one into a project with strict types gets no errors."""
+    given = dict[str, str]()
+    for each in blocks():
+        code, backend = each.values
+        if backend == "asyncio":
+            given[re.sub(r"\W", "_", str(each.id)).lower()] = code
+    for name, code in given.items():
+        (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--no-error-summary", str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (found.stdout.replace(f"{tmp_path}/", ""), found.stderr, found.returncode) == ("", "", 0)
 
 
 def shown_outputs() -> list[tuple[str, str]]:

@@ -116,7 +116,13 @@ def answer_of(result: TurnResult) -> dict[str, Any]:
 
 FAILED = {"PROVIDER": 502, "TIMEOUT": 504, "EXECUTOR": 503, "OUTPUT_SCHEMA": 502, "QUALITY_GATE": 502}
 """Kinds of errors in which the turn failed. In the others the reply says what is wrong with the message, or asks back."""
-STATUS = {UnknownSession: 404, SessionEnded: 410, Overloaded: 503, TurnTimeout: 504, CallerError: 400}
+STATUS: dict[type[Exception], int] = {
+    UnknownSession: 404,
+    SessionEnded: 410,
+    Overloaded: 503,
+    TurnTimeout: 504,
+    CallerError: 400,
+}
 
 
 async def refused(request: Request, error: Exception) -> Response:

@@ -182,7 +182,10 @@ def raises_cut_off(what: str) -> Iterator[None]:
 
 @contextmanager
 def ends_when_told(what: str) -> Iterator[None]:
-    """Lets a task end by cancellation only if one of its scopes is cancelled.
+    """Lets a task end by cancellation only if one of its scopes is cancelled, or with the task that its task group belongs to.
+
+    Whoever cancels both stops the program: `asyncio.run` does so with all tasks that are left after its own has ended, and
+    after a second Ctrl-C.
 
     Args:
         what: the task, for the error
@@ -193,20 +196,37 @@ def ends_when_told(what: str) -> Iterator[None]:
     try:
         yield
     except anyio.get_cancelled_exc_class() as cancelled:
-        if is_scope_cancelled():
+        if is_scope_cancelled() or _is_host_stopped():
             raise
         raise ActorStopped(f"{what} was cancelled by something other than the runtime") from cancelled
 
 
 def _is_task_cancelled() -> bool:
     """Whether the running task was cancelled by `Task.cancel` of asyncio."""
-    if not anyio.get_cancelled_exc_class().__module__.startswith("asyncio"):
+    if not _is_on_asyncio():
         return False
     # asyncio is already loaded if it runs; on trio it is not loaded. anyio has no interface for this.
     from asyncio import current_task  # noqa: TID251 - whether the task was cancelled by `Task.cancel`
 
     task = current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _is_host_stopped() -> bool:
+    """Whether the task that the running task's group belongs to was cancelled by `Task.cancel` of asyncio, or has ended."""
+    if not _is_on_asyncio():
+        return False
+    from asyncio import all_tasks  # noqa: TID251 - as above
+
+    host_id = anyio.get_current_task().parent_id
+    if host_id is None:
+        return False
+    host = next((each for each in all_tasks() if id(each) == host_id), None)
+    return host is None or host.cancelling() > 0
+
+
+def _is_on_asyncio() -> bool:
+    return anyio.get_cancelled_exc_class().__module__.startswith("asyncio")
 
 
 def _hides_cancellation(error: BaseException) -> bool:

@@ -237,7 +237,7 @@ async def test_a_caller_whose_task_is_cancelled_natively_is_cancelled(tmp_path: 
 
 
 @on_asyncio
-@pytest.mark.parametrize("name", ["ledgers of ADMIN", "_hold", "_watch"])
+@pytest.mark.parametrize("name", ["ledgers of ADMIN", "the runtime", "_watch"])
 async def test_a_task_of_the_runtime_that_something_cancels_is_an_error_and_nobody_waits_for_ever(
     tmp_path: Path, name: str
 ) -> None:

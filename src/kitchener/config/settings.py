@@ -30,7 +30,9 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 class Settings(DescribedModel):
     """Base of all settings: frozen, no unknown keys, no secrets in errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True
+    )
     gone_keys: ClassVar[Mapping[str, str]] = {}
     """Keys of earlier versions, each with its replacement."""
 

@@ -10,7 +10,7 @@ from bisect import insort_right
 from collections.abc import Mapping
 from datetime import timedelta
 from operator import attrgetter
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -50,7 +50,7 @@ class Overlay(BaseModel):
     """A fact that was learned from a signal. Fields that the older shape lacks are None."""
 
     # A NaN must stay NaN, so that writing refuses it; the default would turn it into null.
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
     overlay_id: str
     """`OVL-…`, the id of the record."""

@@ -5,10 +5,10 @@ ledgers: it starts at once for configured classes, and on first use for others. 
 finish within a grace period, aborts the rest, commits and closes. Explained in `docs/runtime.md`.
 """
 
-import gc
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -21,11 +21,11 @@ from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
-from kitchener.cancellation import ends_when_told, errors_in
+from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
 from kitchener.config.settings import toml_key
-from kitchener.errors import ActorStopped, CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
+from kitchener.errors import CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
@@ -55,6 +55,7 @@ from kitchener.runtime.queries.nested_approvals import OpenedClass, list_with_ne
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
 from kitchener.runtime.queries.spent_since import spent_since
 from kitchener.runtime.root_layout import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.root_wait import check_wait, wait_until_released
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.signing import load_signer
@@ -68,7 +69,7 @@ class Runtime:
 
     def __init__(self, shared: RuntimeParts) -> None:
         self.config: RuntimeConfig = shared.config
-        self.root = Path(shared.config.plane_root)
+        self.root: Path = Path(shared.config.plane_root)
         self.gateway: PromptGateway = shared.models
         """The gateway that HO1 calls."""
         self.telemetry: Telemetry | None = shared.telemetry
@@ -345,6 +346,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     admin_socket: bool | None = None,
     embeddings: EmbeddingProvider | None = None,
     telemetry: Telemetry | None = None,
+    lock_wait_s: float = 0.0,
 ) -> AsyncIterator[Runtime]:
     """Starts a Kitchener and closes it when the block ends.
 
@@ -362,23 +364,29 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
             socket that only the owner can use. None: as `[admin] socket` says; without that setting, no
         embeddings: computes vectors of texts, by which turns are also ranked; None: as `[embeddings]` says, if it is set
         telemetry: an `OpenTelemetry` of `kitchener.telemetry` with its own providers; None: as `[telemetry] traces` says
+        lock_wait_s: how long to wait for another process to release the root, seconds, as at a restart whose old process still
+            finishes its turns
 
     Raises:
         ConfigError: a setting is wrong; names file, key and value
         LedgerError: a ledger is damaged, locked, or cannot be at its path
         SigningError: the configured signing key cannot be used
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
-        CallerError: the block has ended in another task than it began in
+        CallerError: the block has ended in another task than it began in, and that one still runs
     """
     known, time = {} if providers is None else providers, SystemClock() if clock is None else clock
     injected = RuntimeArguments(checked_tools(tools), known, degraded_call, time, ids, admin_socket, embeddings, telemetry)
+    check_wait(lock_wait_s)
     loaded = _load(config, root, injected.providers)
+    if lock_wait_s:
+        await wait_until_released(loaded.config, lock_wait_s)
     listener: AdminListener | None = None
     body_error: Exception | None = None
     own_task = OwnTask()
     try:
         async with anyio.create_task_group() as tasks:
-            runtime: Runtime = await tasks.start(_hold, loaded, injected)
+            holding = partial(own_task.keeps, partial(_hold, loaded, injected))
+            runtime: Runtime = await tasks.start(holding, name="the runtime")
             try:
                 await runtime._open_configured()
                 await runtime._finish_erasures()
@@ -390,8 +398,8 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
             finally:
                 await _shut_down(runtime, listener, loaded.config.limits)
     except (BaseExceptionGroup, RuntimeError) as error:
-        only = _only(error) if isinstance(error, BaseExceptionGroup) else own_task.explained(error, body_error)
-        raise only from only.__cause__
+        if (only := await own_task.explained(error, body_error)) is not None:
+            raise only from only.__cause__
     if body_error is not None:
         raise body_error
 
@@ -475,25 +483,3 @@ def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, gi
         loaded = load_config(config, root=root)
     check_config(loaded.config, source=loaded.source, given=tuple(given))
     return loaded
-
-
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The only error in nested groups; the first error, if all are stopped actors; otherwise the group."""
-    errors = list(errors_in(group))
-    if len(errors) == 1 or all(isinstance(each, ActorStopped) for each in errors):
-        return errors[0]
-    return group
-
-
-def tune_gc() -> None:
-    """Tunes the garbage collector for a process that only serves turns.
-
-    Later collections skip the objects that exist now. Collections become rare, so most objects of a turn are freed before a
-    collection examines them. An application or server calls this once, after loading; the library never calls it.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 20, 50)
-
-
-__all__ = ["Runtime", "open_runtime", "tune_gc"]

@@ -1,23 +1,24 @@
-"""Runs a runtime in a thread of its own, so that a script without an event loop can use it.
+"""Runs a runtime in a thread of its own, so that a script or a notebook can use it without an event loop.
 
-`open_runtime` does all the work; this module only waits for it. Explained in `docs/runtime.md`.
+`open_runtime` does all the work, in the thread of `loop_thread`; this module only waits for it. Explained in `docs/runtime.md`.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+import warnings
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from types import TracebackType
+from typing import Literal, NoReturn, Self, TypeVar, get_args
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.clock import Clock
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
-from kitchener.errors import ConfigError, RuntimeClosed, UnknownSession
+from kitchener.errors import CallerError, ConfigError, UnknownSession
 from kitchener.ids import IdSource, split_approval_id
 from kitchener.plain_names import quoted
 from kitchener.records.embedding import EmbeddingProvider
@@ -26,6 +27,7 @@ from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
 from kitchener.records.tools.client_tools import ClientOutput, ClientTool
 from kitchener.records.turn import OutputT, TurnResult
+from kitchener.runtime.loop_thread import LoopThread
 from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.runtime.runtime import Runtime, open_runtime
 from kitchener.telemetry.port import Telemetry
@@ -36,15 +38,42 @@ Backend = Literal["asyncio", "trio"]
 
 
 class SyncRuntime:
-    """One conversation with one agent class, from code without `async`; made by `open_sync`. For one thread at a time."""
+    """One conversation with one agent class, from code without `async`; made by `open_sync`. Closed by `close`, by the end of
+    its `with` block, or at the latest when the interpreter exits."""
 
-    def __init__(self, portal: BlockingPortal, runtime: Runtime, agent_class: str, subject_id: str | None) -> None:
-        self.runtime = runtime
+    def __init__(self, thread: LoopThread[Runtime], agent_class: str, subject_id: str | None) -> None:
+        self.runtime: Runtime = thread.held
         """The runtime. Call its coroutine functions with `call`."""
         self.session_id: str | None = None
         """The session of the conversation; None before the first message. Can be set to another session; None: a new one."""
-        self._portal, self._agent_class, self._subject_id = portal, agent_class, subject_id
-        self._is_closed = False
+        self._thread, self._agent_class, self._subject_id = thread, agent_class, subject_id
+        self._beginning: anyio.Lock | None = None
+
+    def close(self) -> None:
+        """Closes the runtime in order, and returns when it is closed. Later calls have no effect.
+
+        Raises:
+            ActorStopped: an actor failed too often; its last failure is the cause
+        """
+        self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        thread: LoopThread[Runtime] | None = getattr(self, "_thread", None)  # None: `__init__` failed
+        if thread is not None and not (thread.is_closed or thread.is_of_parent):
+            warnings.warn("a runtime of `open_sync` was not closed", ResourceWarning, stacklevel=1, source=self)
+            thread.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise CallerError(
+            "a runtime cannot be sent to another process, because one process writes its ledgers: open one there with another"
+            " `root`, or let `kitchener serve` answer both processes"
+        )
 
     def ask(  # noqa: PLR0913  as `handle_turn`
         self,
@@ -82,8 +111,11 @@ class SyncRuntime:
 
         async def turn() -> TurnResult[OutputT]:
             supervisor = self._supervisor()
-            if self.session_id is None:
-                self.session_id = await supervisor.start_session(subject_id=self._subject_id)
+            if self._beginning is None:
+                self._beginning = anyio.Lock()  # of the event loop here; there may be another one where the object was made
+            async with self._beginning:  # several threads may ask at once: one session begins
+                if self.session_id is None:
+                    self.session_id = await supervisor.start_session(subject_id=self._subject_id)
             return await supervisor.handle_turn(
                 message,
                 session_id=self.session_id,
@@ -168,28 +200,12 @@ class SyncRuntime:
         """Runs a coroutine function, such as `runtime.supervisor().end_session`, and returns its result. Ctrl-C cancels it.
 
         Raises:
-            RuntimeClosed: the block of `open_sync` has ended
+            RuntimeClosed: the runtime was closed
+            CallerError: this process was forked from the one that opened the runtime, or the call comes from its event loop
         """
-        if self._is_closed:
-            raise RuntimeClosed("the runtime is closed: call it inside the block of `open_sync`")
-        ended: Future[None] = Future()
-
-        async def run() -> T:
-            try:
-                return await function(*args)
-            finally:
-                ended.set_result(None)
-
-        running = self._portal.start_task_soon(run)
-        try:
-            return running.result()
-        except KeyboardInterrupt:
-            if running.cancel() or not running.done():
-                wait([ended])
-            raise
+        return self._thread.call(function, *args)
 
 
-@contextmanager
 def open_sync(  # noqa: PLR0913  as `open_runtime`
     config: RuntimeConfig | str | Path | None = None,
     *,
@@ -202,11 +218,12 @@ def open_sync(  # noqa: PLR0913  as `open_runtime`
     admin_socket: bool | None = None,
     embeddings: EmbeddingProvider | None = None,
     telemetry: Telemetry | None = None,
+    lock_wait_s: float = 0.0,
     agent_class: str = DEFAULT_AGENT,
     subject_id: str | None = None,
     backend: Backend = "asyncio",
-) -> Iterator[SyncRuntime]:
-    """Starts a Kitchener in a thread of its own and closes it when the block ends.
+) -> SyncRuntime:
+    """Starts a Kitchener in a thread of its own. Use it in a `with` block, which closes it, or call `close`.
 
     The first arguments are those of `open_runtime`.
 
@@ -219,28 +236,20 @@ def open_sync(  # noqa: PLR0913  as `open_runtime`
         ConfigError, LedgerError, SigningError, ActorStopped: as `open_runtime`
     """
     _check_backend(backend)
-    with start_blocking_portal(backend) as portal:
-        opened = portal.wrap_async_context_manager(
-            open_runtime(
-                config,
-                root=root,
-                tools=tools,
-                providers=providers,
-                degraded_call=degraded_call,
-                clock=clock,
-                ids=ids,
-                admin_socket=admin_socket,
-                embeddings=embeddings,
-                telemetry=telemetry,
-            )
-        )
-        runtime = opened.__enter__()
-        agent = SyncRuntime(portal, runtime, agent_class, subject_id)
-        try:
-            yield agent
-        finally:
-            agent._is_closed = True
-            opened.__exit__(None, None, None)  # without the error: a KeyboardInterrupt would end the other event loop
+    opened = open_runtime(
+        config,
+        root=root,
+        tools=tools,
+        providers=providers,
+        degraded_call=degraded_call,
+        clock=clock,
+        ids=ids,
+        admin_socket=admin_socket,
+        embeddings=embeddings,
+        telemetry=telemetry,
+        lock_wait_s=lock_wait_s,
+    )
+    return SyncRuntime(LoopThread(opened, backend, "kitchener"), agent_class, subject_id)
 
 
 def _check_backend(backend: object) -> None:

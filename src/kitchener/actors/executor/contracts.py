@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
 from itertools import cycle, groupby
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -38,7 +38,7 @@ Placed = tuple[object, str]
 class CallLimits(BaseModel):
     """Limits of one model call under a contract."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     max_tokens: Annotated[int, Field(ge=1)]
     """Largest answer, tokens; a work order may set another one."""
@@ -49,7 +49,7 @@ class CallLimits(BaseModel):
 class ContractFile(BaseModel):
     """The content of a contract's file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     contract_id: str
     prompt_pack_id: str

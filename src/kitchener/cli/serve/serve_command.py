@@ -4,8 +4,7 @@ import os
 import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import anyio
 import anyio.to_thread
@@ -16,18 +15,15 @@ from kitchener.cli.options import NO_OPTIONS, Options, listens, whole_number
 from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogFormat, LogLevel, logged_from, show_logs_as
 from kitchener.cli.terminal.output import discard_output, print_text
-from kitchener.config import DEFAULT_AGENT, RuntimeConfig
+from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.extras import can_serve, needs
-from kitchener.ledger.disk.file_ops import is_locked
 from kitchener.logs import get_logger
 from kitchener.runtime import open_runtime, tune_gc
-from kitchener.runtime.root_layout import agent_classes, ledger_paths
+from kitchener.runtime.root_wait import wait_until_released
 
 _log = get_logger(__name__)
-_LOOK_S: Final = 0.1
-"""Time between two looks at the locks of the ledgers, seconds."""
 
 
 def serve(
@@ -120,23 +116,7 @@ async def wait_for_root(config: RuntimeConfig) -> None:
 
     If a process still has them then, opening the runtime fails with an error that names it.
     """
-    with anyio.move_on_after(config.serve.lock_wait_s):
-        is_first = True
-        while (path := await anyio.to_thread.run_sync(_in_use, config)) is not None:
-            if is_first:
-                _log.warning("waiting for another process to release the ledgers", path=str(path))
-            is_first = False
-            await anyio.sleep(_LOOK_S)
-
-
-def _in_use(config: RuntimeConfig) -> Path | None:
-    """A ledger that another process writes; None: there is none."""
-    return next((path for path in _ledgers(config) if path.is_file() and is_locked(path)), None)
-
-
-def _ledgers(config: RuntimeConfig) -> Iterator[Path]:
-    for agent_class in sorted({DEFAULT_AGENT, *agent_classes(config)}):
-        yield from ledger_paths(config, agent_class).values()
+    await wait_until_released(config, config.serve.lock_wait_s)
 
 
 def _announce(line: str) -> None:

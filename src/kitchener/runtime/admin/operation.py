@@ -83,7 +83,7 @@ class AdminRoot(Protocol):
 class Operation(BaseModel, Generic[R]):
     """One operation with its arguments."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
     op: ClassVar[str]
     """The operation's name in a request."""
     result: ClassVar[TypeAdapter[Any]]

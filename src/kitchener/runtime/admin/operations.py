@@ -6,7 +6,7 @@ If no process has the root open, a command carries the operation out itself; oth
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -47,7 +47,7 @@ _ChangedStatus = Literal["live", "closed", "abandoned"]
 class IntentOutcome(BaseModel):
     """The result of a change of an intent."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
     intent_id: str
     status: _ChangedStatus
     child_intent_ids: tuple[str, ...] | None = None
@@ -138,7 +138,7 @@ class ChangeIntent(IntentOperation):
 class ApprovalOutcome(BaseModel):
     """The outcome of an answer to a waiting tool call."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
     approval_id: str
     decision: PersonDecision
     turn_id: str | None = None
@@ -213,7 +213,7 @@ class EndSession(Operation[None]):
 class VoidedEntry(BaseModel):
     """An entry to void."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
     entity_id: str
     ref: Ref
     """The entry's reference."""
@@ -285,7 +285,7 @@ class EraseSubject(Operation[ErasureReport]):
 class SubjectMemoryChange(BaseModel):
     """The result of a change of a subject's memory."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
     is_written: bool
     """Whether something was written; False: the change was already on record."""
     target: str

@@ -6,7 +6,7 @@ Explained in `docs/server.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import ConfigDict, Field, StrictBool
 
@@ -30,7 +30,7 @@ CANCELLED: Final = "the person left the question unanswered"
 class CallAnswer(DescribedModel):
     """The payload of an answer about a tool call."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     approved: StrictBool
     """Whether the call is approved."""

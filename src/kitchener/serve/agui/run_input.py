@@ -4,7 +4,7 @@ It knows no session and no runtime. `docs/server.md` lists the fields that are u
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -36,7 +36,7 @@ _MEDIA: Final = ("image", "audio", "video", "document")
 class RunMessage(DescribedModel):
     """One message of the conversation that a client sends along."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     id: str
     """Names the message within the conversation."""
@@ -65,7 +65,7 @@ class RunMessage(DescribedModel):
 class ResumeAnswer(DescribedModel):
     """The answer to one interrupt."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     interrupt_id: str = Field(alias="interruptId", max_length=MAX_NAME)
     """The interrupt: a request for approval."""
@@ -79,7 +79,7 @@ class ResumeAnswer(DescribedModel):
 class RunInput(DescribedModel):
     """The fields of the input of an AG-UI run that count."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     thread_id: str = Field(alias="threadId", min_length=1, max_length=MAX_NAME)
     """A session id, or any name of the conversation."""

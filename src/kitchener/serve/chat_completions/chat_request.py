@@ -6,7 +6,7 @@ It knows no session and no runtime. `docs/server.md` lists the fields that are u
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -39,7 +39,7 @@ AnyParts = Annotated[list[dict[str, object]], Field(max_length=2_000)]
 class ChatMessage(DescribedModel):
     """One message of the conversation that a client sends along."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     """The role of the author."""
@@ -54,7 +54,7 @@ class ChatMessage(DescribedModel):
 class StreamOptions(DescribedModel):
     """How a stream ends."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
     include_usage: bool = False
     """Whether the stream ends with the tokens that were used."""
@@ -63,7 +63,7 @@ class StreamOptions(DescribedModel):
 class ChatBody(DescribedModel):
     """The fields of a request that count."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     model: str = Field(max_length=256)
     """The agent class. With `-utility` at its end, the agent's model is asked without the agent."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import ConfigDict
 from starlette.requests import Request
@@ -40,7 +40,7 @@ _TOLD: Final = (
 class Approval(DescribedModel):
     """How a call is allowed."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     arguments: dict[str, object] | None = None
     """Arguments in place of the model's. None: the model's."""
@@ -55,7 +55,7 @@ class Approval(DescribedModel):
 class Denial(DescribedModel):
     """Why a call is refused."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     message: str | None = None
     """What to tell the model about it."""

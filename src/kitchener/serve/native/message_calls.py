@@ -5,7 +5,7 @@ import binascii
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
@@ -51,7 +51,7 @@ UPDATE_NAMES: Final[dict[type[TurnUpdate], str]] = {
 class SentFile(DescribedModel):
     """An image or a file of a message."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     data: str
     """The content in base64."""
@@ -64,7 +64,7 @@ class SentFile(DescribedModel):
 class NewMessage(DescribedModel):
     """A message to a session."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     message: str
     """The text."""

@@ -1,7 +1,7 @@
 """Sessions of a subject: begin, list, show, read back, end, stop. Explained in `docs/server.md`."""
 
 from dataclasses import asdict
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
@@ -27,7 +27,7 @@ _TITLE_CHARS: Final = 80
 class NewSession(DescribedModel):
     """The fields of a new session."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     agent: str | None = Field(None, max_length=128)
     """The agent class. None: ADMIN, or the only one of this key."""
@@ -38,7 +38,7 @@ class NewSession(DescribedModel):
 class SessionEnding(DescribedModel):
     """Why a session ends."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     reason: str = "ended"
     """Recorded as it is, never encrypted."""

@@ -1,6 +1,6 @@
 """Intents of a session: list, declare, close, abandon, reopen, keep. Explained in `docs/server.md`."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
@@ -18,7 +18,7 @@ from kitchener.serve.problems import json_response
 class NewIntent(DescribedModel):
     """An intent to declare."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     objective: str
     """The goal, in a sentence."""
@@ -33,7 +33,7 @@ class NewIntent(DescribedModel):
 class IntentChangeBody(DescribedModel):
     """What the user does with an intent, and why."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     change: Literal["close", "abandon", "reopen", "keep"]
     """`keep`: the intent stays live and supersedes those that compete with it."""

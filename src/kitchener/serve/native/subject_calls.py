@@ -5,7 +5,7 @@ Explained in `docs/server.md`.
 
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, StringConstraints
 from starlette.requests import Request
@@ -60,7 +60,7 @@ class OwnRights:
 class SubjectErasure(DescribedModel):
     """The confirmation of an erasure."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     subject_id: str
     """The subject again, as confirmation, because an erasure cannot be undone."""
@@ -96,7 +96,7 @@ class ErasureCalls:
 class ForgottenLine(DescribedModel):
     """A learned line that must no longer be used."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     agent: str | None = Field(None, max_length=128)
     """The agent class that learned it. None: ADMIN, or the only one of this key."""
@@ -109,7 +109,7 @@ class ForgottenLine(DescribedModel):
 class ForgottenSignal(DescribedModel):
     """A signal or an event that must no longer count."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     agent: str | None = Field(None, max_length=128)
     """The agent class whose memory it is in. None: ADMIN, or the only one of this key."""

@@ -5,7 +5,7 @@ Knows no session and no runtime. `docs/server.md` lists the fields that are used
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, ClassVar, Final, NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -40,7 +40,7 @@ _SentItems = Annotated[list[dict[str, object]], Field(max_length=MAX_MESSAGES - 
 class ResponsesBody(DescribedModel):
     """The fields of a request that count."""
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     model: str | None = Field(None, max_length=256)
     """The agent class. None: ADMIN, or the only one of this key."""
