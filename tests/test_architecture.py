@@ -462,7 +462,7 @@ def test_coroutines_that_catch_everything_ask_whose_the_exception_is() -> None:
 
 
 def test_no_context_manager_that_is_a_generator_swallows_an_error_of_its_block() -> None:
-    """On CPython 3.12 and 3.13 the frames of such a generator form a cycle with the error: write a class, as for `ended_by`."""
+    """On CPython 3.12.1 and 3.13.0 its frames form a cycle with the error: write a class, as for `ended_by`."""
     found = {
         f"{relative(path)}: {function.name}"
         for path in SOURCES
