@@ -2,11 +2,13 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kitchener.small_files import replace_private, replacing
+from kitchener.small_files import is_directory, is_file, is_there, replace_private, replacing
+from tests.cli.permissions import deny
 
 
 def mode(path: Path) -> int:
@@ -63,3 +65,22 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     link.symlink_to(target)
     replace_private(link, b"mine")
     assert (target.read_bytes(), link.read_bytes(), link.is_symlink()) == (b"theirs", b"mine", False)
+
+
+def test_a_path_that_leads_to_nothing_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("none", "file/below", "loop", "null\0"):
+        assert not any(ask(tmp_path / name) for ask in (is_there, is_file, is_directory))
+    assert [ask(tmp_path / "file") for ask in (is_there, is_file, is_directory)] == [True, True, False]
+    assert [ask(tmp_path) for ask in (is_there, is_file, is_directory)] == [True, False, True]
+
+
+@pytest.mark.parametrize("ask", [is_there, is_file, is_directory])
+def test_what_may_not_be_looked_at_does_not_pass_for_missing(
+    ask: Callable[[Path], bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Path.exists` says no then on Python 3.14."""
+    deny(monkeypatch, tmp_path, "stat")
+    with pytest.raises(PermissionError):
+        ask(tmp_path / "key.json")

@@ -94,7 +94,7 @@ async def failed_alone(error: BaseException, *, in_own_task: bool = False) -> bo
 class _EndedBy(AbstractContextManager[anyio.CancelScope]):
     """The block of `ended_by`.
 
-    A class, because CPython 3.12 and 3.13 keep the frames of a generator that has caught an error in a cycle with the error.
+    A class, because an error that a generator has caught and its frames form a cycle on CPython 3.12.1 and 3.13.0.
     """
 
     def __init__(self, scope: anyio.CancelScope) -> None:

@@ -30,6 +30,45 @@ _REMEDIES: Final = {
 }
 
 
+_NOWHERE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP))
+"""What the system says of a path that leads to nothing."""
+
+
+def is_there(path: Path) -> bool:
+    """Whether a path leads to anything.
+
+    `Path.exists`, `is_file` and `is_dir` say no from Python 3.14 on where the right to look is missing. What cannot be seen
+    must not pass for what is not there, such as a key or a ledger.
+
+    Raises:
+        OSError: the system does not say, as for want of a permission
+    """
+    return _mode(path) is not None
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path leads to a regular file. Raises as `is_there`."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def is_directory(path: Path) -> bool:
+    """Whether a path leads to a directory. Raises as `is_there`."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except OSError as error:
+        if error.errno in _NOWHERE:
+            return None
+        raise
+    except ValueError:  # a path with a null character
+        return None
+
+
 def problem_and_remedy(error: OSError) -> str:
     """What is wrong with a private file, and what its owner can do."""
     what, remedy = error.strerror or str(error), _REMEDIES.get(error.errno or 0)

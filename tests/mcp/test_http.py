@@ -128,7 +128,7 @@ async def test_as_many_calls_run_side_by_side_as_the_settings_say(web: HttpServe
         held.append(await called(tool, {}))
 
     try:
-        async with connected(at(web, max_calls=150, connect_timeout_s=1.0)) as tools, anyio.create_task_group() as tasks:
+        async with connected(at(web, max_calls=150, connect_timeout_s=5.0)) as tools, anyio.create_task_group() as tasks:
             for _ in range(110):
                 tasks.start_soon(hold, tools["hold"])
             await until(lambda: web.holding == 110)

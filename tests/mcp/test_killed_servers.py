@@ -86,7 +86,7 @@ async def _start_when_missed(server: HttpProcess, runtime: Runtime) -> None:
 
 
 async def test_a_call_of_a_server_that_stays_away_ends_in_time_and_says_that_nothing_was_done(tmp_path: Path) -> None:
-    with faulty_over_http(tmp_path / "fs", ["echo"], max_restarts=1_000, backoff_max_s=0.05, call_timeout_s=0.5) as server:
+    with faulty_over_http(tmp_path / "fs", ["echo"], max_restarts=1_000, backoff_max_s=0.5, call_timeout_s=2) as server:
         async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _):
             await anyio.to_thread.run_sync(server.kill)
             reply = await say(runtime, "fs__echo")

@@ -22,6 +22,7 @@ from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.inspection.ledger_files import LAST, LedgerPaths
 from kitchener.plain_names import quoted, shown_path
 from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
+from kitchener.small_files import is_directory, is_there
 
 
 @Parameter(name="*", group="Common options")
@@ -108,7 +109,7 @@ class Options:
             ConfigError: as `load`, or `--root` names a directory that does not exist
         """
         loaded = self.load()
-        if self.root is not None and not Path(loaded.config.plane_root).is_dir():
+        if self.root is not None and not is_directory(Path(loaded.config.plane_root)):
             expected = (
                 "there is no such directory; name the one with the ledgers, or leave it out for the settings' `plane_root`"
             )
@@ -117,8 +118,8 @@ class Options:
 
     def _check_root(self, root: Path) -> None:
         """Raises ConfigError if `--root` names a file, or a directory below a file."""
-        there = next(each for each in (root, *root.parents) if each.exists())
-        if not there.is_dir():
+        there = next(each for each in (root, *root.parents) if is_there(each))
+        if not is_directory(there):
             where = "is a file" if there == root else f"{str(there)!r} is a file"
             raise ConfigError("--root", "", repr(str(self.root)), f"{where}; name a directory")
 

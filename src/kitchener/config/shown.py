@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from kitchener.plain_names import counted, is_plain_name, shown_path
+from kitchener.small_files import is_file
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PATH = re.compile(r"[^\s\x00][^\x00]*")
@@ -232,6 +233,6 @@ def _has_possible_port(parts: SplitResult) -> bool:
 
 def _is_file(path: str) -> bool:
     try:
-        return Path(path).is_file()
+        return is_file(Path(path))
     except (OSError, ValueError):
         return False

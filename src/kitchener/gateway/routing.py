@@ -160,7 +160,7 @@ def _check_provider(provider: ProviderConfig, source: str, at: SettingPath) -> N
         expected = "kind 'openai_compatible' needs the root of its endpoint, e.g. `http://127.0.0.1:8080/v1`"
         raise ConfigError(source, dotted_key((*at, "base_url")), "", expected)
     if provider.kind == "model" and not _MODEL_NAME.fullmatch(provider.model or ""):
-        expected = "kind 'model' needs `vendor:model`, e.g. `anthropic:claude-sonnet-4-5`"
+        expected = "kind 'model' needs `vendor:model`, e.g. `anthropic:claude-sonnet-4-6`"
         raise ConfigError(source, dotted_key((*at, "model")), described(provider.model), expected)
     if provider.send_traceparent and provider.kind != "openai_compatible":
         raise ConfigError(source, dotted_key((*at, "send_traceparent")), "true", "only kind 'openai_compatible' can send it")

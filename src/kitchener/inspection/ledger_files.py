@@ -26,6 +26,7 @@ from kitchener.runtime.root_layout import (
     sealer_of,
 )
 from kitchener.sealing import Sealer
+from kitchener.small_files import is_there
 
 _NAMES: Final = frozenset(each.name for each in ledger_paths(RuntimeConfig(), DEFAULT_AGENT).values())
 """The names that ledgers have where no setting names another."""
@@ -96,7 +97,7 @@ class LedgerPaths:
     @asynccontextmanager
     async def reader(self, agent_class: str, name: LedgerName = "ho2m") -> AsyncIterator[LedgerReader | None]:
         """A reader of one ledger, or None where there is no such ledger yet. It takes no lock."""
-        if not self.ledger(agent_class, name).exists():
+        if not is_there(self.ledger(agent_class, name)):
             yield None
             return
         async with open_reader(self.config, agent_class, name, sealer=self.sealer()) as reader:
@@ -128,7 +129,7 @@ class LedgerPaths:
         found = set(ledgers_below(self.root).ledgers)
         for agent_class in (DEFAULT_AGENT, *self.config.classes):
             found.update(ledger_paths(self.config, agent_class).values())
-        return (path for path in sorted(found) if path.exists())
+        return (path for path in sorted(found) if is_there(path))
 
     async def class_of(self, session_id: str, preferred: str) -> str:
         """The agent class in whose ledger the session stands.
@@ -193,7 +194,7 @@ class _KeptOpen(LedgerPaths):
 
 
 def _is_there(path: Path) -> bool:
-    return path.exists()
+    return is_there(path)
 
 
 async def _newest(reader: LedgerReader, kinds: tuple[str, ...]) -> StoredEntry | None:

@@ -28,6 +28,7 @@ from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, checkpoin
 from kitchener.ledger.verify.recovery import check_is_crash, damage
 from kitchener.ledger.write.journal import Journal, open_journal
 from kitchener.ledger.write.stamper import Stamper
+from kitchener.small_files import is_there
 
 _PIECE_BYTES: Final = 1 << 20
 LEDGER_HEAD_ACCEPTED: Final = "LEDGER_HEAD_ACCEPTED"
@@ -166,7 +167,7 @@ def _pieces(volume: Volume, offset: int, end: int) -> Iterator[bytes]:
 def _indexes(path: Path, ledger_id: str, index_dirs: Sequence[Path]) -> Iterator[IndexSnapshot]:
     for directory in index_dirs:
         file = index_path(directory, ledger_id, path)
-        if file.exists():
+        if is_there(file):
             yield IndexSnapshot(file, ledger_id, "")
 
 

@@ -29,6 +29,7 @@ from kitchener.ledger.verify.recovery import check_is_crash, tail_missing
 from kitchener.ledger.write.journal import check_seen, holds
 from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
+from kitchener.small_files import is_there
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -215,7 +216,7 @@ class _File:
     def _snapshots(self) -> Iterator[IndexSnapshot]:
         for directory in self._index_dirs:
             path = index_path(directory, self.ledger_id, self.path)
-            if path.exists():
+            if is_there(path):
                 yield IndexSnapshot(path, self.ledger_id, keys_name(self._index_keys))
 
     def _find_id(self) -> str:

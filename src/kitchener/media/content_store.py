@@ -18,7 +18,7 @@ from kitchener.canonical import Opening, canonical_bytes, digest
 from kitchener.errors import InvalidPart, PartDamaged
 from kitchener.sealing import Sealer, SubjectKey
 from kitchener.sealing.subject_key import NONCE_BYTES
-from kitchener.small_files import read_regular, replace_private, sync_directory
+from kitchener.small_files import is_directory, read_regular, replace_private, sync_directory
 
 FOLDER: Final = "blobs"
 """The directory under a root."""
@@ -191,7 +191,7 @@ class ContentStore:
         self._total += size
 
     def _write(self, path: Path, stored: bytes) -> None:
-        made = [each for each in (self.directory, path.parent.parent, path.parent) if not each.is_dir()]
+        made = [each for each in (self.directory, path.parent.parent, path.parent) if not is_directory(each)]
         for each in made:
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(each.parent)

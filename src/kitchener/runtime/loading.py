@@ -46,7 +46,7 @@ from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.plain_names import first_chars, is_plain_name, quoted
 from kitchener.runtime.setting_checks import check_model_choices
 from kitchener.runtime.tools.connected_servers import check_servers
-from kitchener.small_files import read_regular
+from kitchener.small_files import is_there, read_regular
 
 PREFIX: Final = "KITCHENER_"
 """Prefix of the environment variables that are settings; `__` separates the keys."""
@@ -133,7 +133,7 @@ def load_config(
         here = Path.cwd()
     except FileNotFoundError:
         raise ConfigError("the current directory", "", "", "no longer exists; change to another one") from None
-    if path is None and (here / DEFAULT_FILE).exists():
+    if path is None and is_there(here / DEFAULT_FILE):
         path = DEFAULT_FILE
     source = str(path) if path is not None else EMBEDDED
     base_dir = _home(path).absolute().parent if path is not None else here

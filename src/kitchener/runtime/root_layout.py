@@ -23,6 +23,7 @@ from kitchener.records.events import SEALED_FIELDS, index_keys
 from kitchener.runtime.loading import checked_root, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Keyring, Sealer
+from kitchener.small_files import is_directory, is_there
 
 LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
 """The ledgers of one agent class. It may share those of the memory, `signals` and `overlays`, with other classes."""
@@ -49,7 +50,7 @@ def keyring_dir(config: RuntimeConfig) -> Path:
 def sealer_of(config: RuntimeConfig) -> Sealer | None:
     """Encrypts and decrypts content; None: content is stored in plain text, and nothing was ever sealed."""
     directory, seals = keyring_dir(config), config.ledger.seal
-    return Sealer(Keyring(directory), SEALED_FIELDS, seals=seals) if seals or directory.exists() else None
+    return Sealer(Keyring(directory), SEALED_FIELDS, seals=seals) if seals or is_there(directory) else None
 
 
 def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:
@@ -105,14 +106,14 @@ def agent_classes(config: RuntimeConfig) -> list[str]:
     found = set[str]()
     for tier, ledger in (("HO1", "ho1m.jsonl"), ("HO2", "ho2m.jsonl")):
         folder = Path(config.plane_root, tier)  # not by `glob`, which leaves out what it may not read
-        found |= {unquote(each.name) for each in folder.iterdir() if (each / ledger).exists()} if folder.is_dir() else set()
+        found |= {unquote(each.name) for each in folder.iterdir() if is_there(each / ledger)} if is_directory(folder) else set()
     return sorted({*config.classes, *filter(is_agent_class, found)})
 
 
 def supervisors_ledgers(config: RuntimeConfig) -> dict[str, Path]:
     """The existing supervisors' ledgers, by agent class, in alphabetical order."""
     found = {name: ledger_paths(config, name)["ho2m"] for name in sorted({DEFAULT_AGENT, *agent_classes(config)})}
-    return {name: path for name, path in found.items() if path.exists()}
+    return {name: path for name, path in found.items() if is_there(path)}
 
 
 def memories(config: RuntimeConfig) -> dict[Path, HO3MemoryConfig]:
@@ -121,9 +122,7 @@ def memories(config: RuntimeConfig) -> dict[Path, HO3MemoryConfig]:
     for name in sorted({DEFAULT_AGENT, *agent_classes(config)}):
         own = memory_config(config.memory, agent_of(config, name))
         found.setdefault(memory_dir(root, own), own)
-    return {
-        where: own for where, own in found.items() if any((where / name).exists() for name in (SIGNALS_FILE, OVERLAYS_FILE))
-    }
+    return {where: own for where, own in found.items() if any(is_there(where / name) for name in (SIGNALS_FILE, OVERLAYS_FILE))}
 
 
 def open_reader(
@@ -159,7 +158,7 @@ async def open_readers(
     async with AsyncExitStack() as stack:
         found = dict[LedgerName, LedgerReader]()
         for name, path in ledger_paths(config, agent_class).items():
-            if path.exists():
+            if is_there(path):
                 opened = open_reader(config, agent_class, name, sealer=sealer, ledger_id=ids.get(name))
                 found[name] = await stack.enter_async_context(opened)
         yield found
@@ -175,7 +174,7 @@ async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str
     check_session_id(session_id)
     asked = list(classes)
     for agent_class in asked:
-        if ledger_paths(config, agent_class)["ho2m"].exists():
+        if is_there(ledger_paths(config, agent_class)["ho2m"]):
             async with open_reader(config, agent_class, "ho2m") as reader:
                 if await reader.last(session_id=session_id):
                     return agent_class

@@ -14,6 +14,7 @@ from kitchener.ledger.disk.file_ops import is_locked
 from kitchener.logs import get_logger
 from kitchener.plain_names import quoted
 from kitchener.runtime.root_layout import agent_classes, ledger_paths
+from kitchener.small_files import is_file
 
 _log = get_logger(__name__)
 _LOOK_S: Final = 0.1
@@ -42,7 +43,7 @@ def check_wait(lock_wait_s: object) -> None:
 
 def _in_use(config: RuntimeConfig) -> Path | None:
     """A ledger that another process writes; None: there is none."""
-    return next((path for path in _ledgers(config) if path.is_file() and is_locked(path)), None)
+    return next((path for path in _ledgers(config) if is_file(path) and is_locked(path)), None)
 
 
 def _ledgers(config: RuntimeConfig) -> Iterator[Path]:

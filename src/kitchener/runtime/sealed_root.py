@@ -20,12 +20,13 @@ from kitchener.records.entries import SealingChangedPayload, payload_as
 from kitchener.runtime.root_layout import keyring_dir
 from kitchener.sealed_values import MARK, is_sealed
 from kitchener.sealing import Keyring, Sealer
+from kitchener.small_files import is_there
 
 
 def check_place(config: RuntimeConfig) -> None:
     """Raises ConfigError if new keys would be on another file system than the root, because the root is a mount point."""
     root, keys = Path(config.plane_root), keyring_dir(config)
-    if not config.ledger.seal or config.ledger.keyring or keys.exists() or not root.exists():
+    if not config.ledger.seal or config.ledger.keyring or is_there(keys) or not is_there(root):
         return
     if root.stat().st_dev != root.parent.stat().st_dev:
         expected = (

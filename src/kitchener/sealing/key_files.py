@@ -23,7 +23,7 @@ from kitchener.errors import SealingError
 from kitchener.plain_names import shown_path
 from kitchener.sealing.batch_mark import BATCH_SUFFIX, finish_left, marked
 from kitchener.sealing.subject_key import KEY_BYTES, decoded, encoded
-from kitchener.small_files import NOT_REGULAR, problem_and_remedy, read_regular, sync_directory, write_private
+from kitchener.small_files import NOT_REGULAR, is_directory, problem_and_remedy, read_regular, sync_directory, write_private
 
 KEYS_IN_BATCH: Final = 512
 """Most slots of a batch."""
@@ -164,7 +164,7 @@ class KeyFiles:
                 _shred(path)
             else:
                 self._destroy_slot(path, place, digest)
-            if self._directory.is_dir():
+            if is_directory(self._directory):
                 sync_directory(self._directory)
             # The key may stand in a batch that a crash left without names: an imported key that was imported again.
             self._finish_left()
@@ -253,9 +253,9 @@ class KeyFiles:
         )
 
     def _make_directories(self) -> None:
-        if self._batches.is_dir():
+        if is_directory(self._batches):
             return
-        if not self._directory.is_dir():
+        if not is_directory(self._directory):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(self._directory.parent)
         self._batches.mkdir(mode=0o700, exist_ok=True)

@@ -25,7 +25,7 @@ from kitchener.sealing.key_files import (
     os_errors,
 )
 from kitchener.sealing.subject_key import SubjectKey, subject_key
-from kitchener.small_files import read_regular, replace_private, sync_directory
+from kitchener.small_files import is_directory, is_there, read_regular, replace_private, sync_directory
 
 _NOTE_VERSION: Final = 1
 _CACHED_KEYS: Final = 4_096
@@ -188,7 +188,7 @@ class Keyring:
         """The unfinished erasures, oldest first."""
         directory = self.directory / _ERASURES
         with os_errors(directory):
-            found = [self._noted(path) for path in directory.glob("*.json")] if directory.is_dir() else []
+            found = [self._noted(path) for path in directory.glob("*.json")] if is_directory(directory) else []
         return sorted(found, key=lambda each: (each.begun_at, each.subject_id))
 
     def destroy(self, subject_id: str) -> str | None:
@@ -252,7 +252,7 @@ class Keyring:
 
     def _erasure(self, subject_id: str) -> Erasure | None:
         path = self._note_path(subject_id)
-        return self._noted(path) if path.exists() else None
+        return self._noted(path) if is_there(path) else None
 
     def _noted(self, path: Path) -> Erasure:
         with os_errors(path):

@@ -19,7 +19,7 @@ from kitchener.canonical import digest, parse_json
 from kitchener.config.shown import described_key
 from kitchener.errors import ConfigError
 from kitchener.plain_names import shown_path
-from kitchener.small_files import read_regular
+from kitchener.small_files import is_directory, read_regular
 
 MANIFEST: Final = "manifest.json"
 _MAX_BYTES: Final = 65_536
@@ -71,7 +71,7 @@ def load_templates(directory: str | None = None) -> tuple[AttentionTemplate, ...
     found = dict(_shipped())
     if directory is not None:
         folder = Path(directory)
-        if not folder.is_dir():
+        if not is_directory(folder):
             shown = repr(shown_path(directory))
             raise ConfigError("attention_templates", "", shown, "expected a directory of ATT-*.json files")
         found |= _read_folder(folder)

@@ -21,6 +21,7 @@ from kitchener.ledger.disk.file_ops import remove_database
 from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
 from kitchener.sealing.subject_key import NONCE_BYTES
+from kitchener.small_files import is_there
 
 _log = get_logger(__name__)
 
@@ -67,7 +68,7 @@ class VectorStore:
                 )
                 rows.update(found.fetchall())
 
-        if self._path.exists():
+        if is_there(self._path):
             self._use(read)
         return [self._opened(subject_id, model, each, rows.get(each)) for each in hashes]
 

@@ -44,6 +44,7 @@ from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc
 from kitchener.runtime.root_layout import agent_of
+from kitchener.small_files import is_file
 from kitchener.tuning import OWN_MODELS
 
 _HELP: Final = """\
@@ -192,7 +193,7 @@ class _ChatLoop:
 
     def _attach(self, path: str) -> None:
         """Keeps an image or a file for the next message, which reads it."""
-        if not Path(path).is_file():
+        if not is_file(Path(path)):
             say(
                 f"kitchener: /attach {path!r}: no such file"
                 if path

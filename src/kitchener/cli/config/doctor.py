@@ -43,6 +43,7 @@ from kitchener.runtime.content_check import check_content
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
 from kitchener.runtime.root_layout import LedgerName, index_dir, keyring_dir, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring, check_place
+from kitchener.small_files import is_directory, is_file, is_there
 
 _SYNCS: Final = 11
 """Number of timed syncs; odd, so that the median is one of them."""
@@ -180,11 +181,11 @@ def _checked(what: str, check: Callable[[LoadedConfig], None], loaded: LoadedCon
 
 def _root(root: Path) -> Iterator[Finding]:
     there = root
-    while not there.exists():
+    while not is_there(there):
         there = there.parent
     note = "" if there == root else f" (will be created under {there})"
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        found = "cannot be written to by this user" if there.is_dir() else "is a file, not a directory"
+    if not is_directory(there) or not os.access(there, os.W_OK | os.X_OK):
+        found = "cannot be written to by this user" if is_directory(there) else "is a file, not a directory"
         yield Finding("root", "fail", f"{there} {found}; choose another place, with `plane_root` or --root")
         return
     yield Finding("root", "ok", f"{shown_path(str(root))}{note}")
@@ -261,10 +262,10 @@ async def _keys(config: RuntimeConfig) -> list[Finding]:
                     await check_keyring(reader, sealer.keyring)
     except KitchenerError as error:
         return [Finding("keys", "fail", str(error))]
-    if not directory.is_dir():
+    if not is_directory(directory):
         return [Finding("keys", "ok", f"will be created in {where}; back them up, apart from the ledgers")]
     for each in (directory, directory / "batches"):
-        if sealer.seals and each.is_dir() and not os.access(each, os.W_OK | os.X_OK):
+        if sealer.seals and is_directory(each) and not os.access(each, os.W_OK | os.X_OK):
             problem = "cannot be written, so no new subject gets a key; give this user the right to write it"
             return [Finding("keys", "fail", f"{shown_path(str(each))} {problem}")]
     detail = f"{len(list(directory.glob('*.key'))):,} in {where}; back them up, apart from the ledgers"
@@ -280,12 +281,12 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
     for agent_class in (DEFAULT_AGENT, *places.agent_classes()):
         for name in _LEDGERS:
             found.setdefault(places.ledger(agent_class, name), (agent_class, name))
-    existing = [found[path] for path in found if path.exists()]
+    existing = [found[path] for path in found if is_there(path)]
     findings = [await _ledger(places, *each) for each in existing]
     findings += [await _load(places, agent_class) for agent_class, name in existing if name == "ho2m"]
     if not findings:
         return [Finding("ledgers", "ok", f"none under {shown_path(str(places.root))} yet")]
-    index = [path for path in index_dir(places.config).glob("*.sqlite") if path.is_file()]
+    index = [path for path in index_dir(places.config).glob("*.sqlite") if is_file(path)]
     size = _bytes_of(index_dir(places.config).glob("*.sqlite*"))  # with what SQLite has not merged yet
     detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, rebuilt where they are missing"
     return [*findings, Finding("indexes", "ok", detail)]
@@ -293,7 +294,7 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
 
 async def _content(config: RuntimeConfig) -> list[Finding]:
     """Whether the images and files of messages are intact, and whether a crash left files that no entry names."""
-    if not (Path(config.plane_root) / FOLDER).is_dir():
+    if not is_directory(Path(config.plane_root) / FOLDER):
         return []
     try:
         report = await check_content(config)

@@ -20,6 +20,7 @@ from kitchener.config.shown import address_problem
 from kitchener.errors import ConfigError
 from kitchener.plain_names import quoted
 from kitchener.runtime.loading import DEFAULT_FILE
+from kitchener.small_files import is_directory, is_there
 
 _WIDTH: Final = 120
 
@@ -102,9 +103,9 @@ def init(
 def _make_directory(directory: Path) -> None:
     """Makes the directory of the settings file, unless it is there. Raises ConfigError if it is a file or cannot be made."""
     try:
-        is_there = directory.exists()
-        if not directory.is_dir() and (is_there or directory.suffix == _SUFFIX):
-            found = "is a file" if is_there else "is the name of a file"
+        exists = is_there(directory)
+        if not is_directory(directory) and (exists or directory.suffix == _SUFFIX):
+            found = "is a file" if exists else "is the name of a file"
             meant = f"kitchener init {shlex.quote(str(directory.parent))}"
             raise ConfigError("DIR", "", repr(str(directory)), f"{found}; name the directory of {DEFAULT_FILE}: {meant}")
         directory.mkdir(parents=True, exist_ok=True)

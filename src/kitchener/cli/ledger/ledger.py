@@ -43,6 +43,7 @@ from kitchener.runtime.content_check import check_content
 from kitchener.runtime.portable.folder import folder_at
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import load_signer
+from kitchener.small_files import is_directory, is_file
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
 for command in (checkpoint, key, proof):
@@ -167,7 +168,7 @@ def accept_head(
     """
     if not (reason and reason.strip()):
         raise CallerError("--reason is missing: the ledger records it with the missing entries")
-    if path is not None and not path.is_file():
+    if path is not None and not is_file(path):
         raise LedgerPathError(str(path), "no such file")
     config = options.load().config
     key = config.ledger.signing_key
@@ -271,7 +272,7 @@ def _files(options: Options, path: Path | None) -> FilesBelow:
         return FilesBelow(ledgers, [each for each in ledgers_below(paths.root).others if each not in ledgers])
     if not os.path.lexists(path):
         raise LedgerPathError(str(path), "no such file")
-    return ledgers_below(path) if path.is_dir() else FilesBelow([path], [])
+    return ledgers_below(path) if is_directory(path) else FilesBelow([path], [])
 
 
 def _line(report: VerifyReport) -> str:

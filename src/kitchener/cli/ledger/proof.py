@@ -41,6 +41,7 @@ from kitchener.records.entries import (
 from kitchener.replaying.on_record.sources import entries_of_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
+from kitchener.small_files import is_file
 
 PublicKey = Annotated[
     str | None,
@@ -153,7 +154,7 @@ def proof(
 
 def is_bundle(path: Path) -> bool:
     """Whether a file is a bundle, judged by its first bytes."""
-    if not path.is_file():
+    if not is_file(path):
         return False
     with path.open("rb") as file:
         return file.read(len(_BUNDLE_BEGINS)) == _BUNDLE_BEGINS

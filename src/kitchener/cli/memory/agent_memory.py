@@ -23,6 +23,7 @@ from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.timestamps import iso_of, us_of
 from kitchener.records import events
 from kitchener.records.entries import OverlayPayload, payload_as
+from kitchener.small_files import is_there
 
 
 @dataclass(slots=True)
@@ -82,7 +83,7 @@ class AgentMemory:
         Raises:
             LedgerDamaged: an entry does not verify
         """
-        if not any(self.paths.ledger(self.agent_class, name).exists() for name in ("signals", "overlays")):
+        if not any(is_there(self.paths.ledger(self.agent_class, name)) for name in ("signals", "overlays")):
             yield None
             return
         async with MemoryReader.open(self.paths.root, self.config, sealer=self.paths.sealer()) as reader:

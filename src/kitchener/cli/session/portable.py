@@ -21,6 +21,7 @@ from kitchener.runtime.administration import administer
 from kitchener.runtime.portable.conversations import ConversationsImport
 from kitchener.runtime.portable.exporter import SessionExport, export_session
 from kitchener.runtime.portable.importer import SessionImport
+from kitchener.small_files import is_directory, is_there
 
 
 def export(
@@ -79,9 +80,9 @@ def import_(
         kitchener session import chats.jsonl --subject ada --dry-run
         kitchener session import chats.jsonl --subject ada --agent SUPPORT
     """
-    if not path.exists():
+    if not is_there(path):
         raise CallerError(f"{path}: expected the folder of an exported session, or a file of conversations; it does not exist")
-    if path.is_dir():
+    if is_directory(path):
         if subject is not None or dry_run:
             raise CallerError(f"{path} is a folder: --subject and --dry-run are for a file of conversations")
         return run_to_end(partial(_import, options, path.absolute(), public_key_of(public_key), is_json=json))

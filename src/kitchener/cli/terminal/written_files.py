@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from kitchener.errors import ConfigError
-from kitchener.small_files import replacing
+from kitchener.small_files import is_directory, is_file, is_there, replacing
 
 _Result = TypeVar("_Result")
 
@@ -27,7 +27,7 @@ def check_output(path: Path, root: Path | None = None) -> None:
     """
     if root is not None:
         check_outside(path, root)
-    if not path.absolute().parent.is_dir() or (path.exists() and not path.is_file()):
+    if not is_directory(path.absolute().parent) or (is_there(path) and not is_file(path)):
         raise ConfigError("--out", "", repr(str(path)), "must be a file in a directory that exists")
 
 

@@ -19,6 +19,7 @@ from kitchener.records import events
 from kitchener.records.entries import CommonPayload
 from kitchener.runtime.sealed_root import why_unreadable
 from kitchener.sealed_values import is_sealed
+from kitchener.small_files import is_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ async def read_past(paths: LedgerPaths, session_id: str, preferred: str, path: P
     for is_only in (False, True):  # a session that is named somewhere goes before entries that name none
         for name in classes:
             ho2m = paths.ledger(name, "ho2m")
-            found = await _entries(paths, ho2m, session_id, is_only=is_only) if ho2m.exists() else []
+            found = await _entries(paths, ho2m, session_id, is_only=is_only) if is_there(ho2m) else []
             if found:
                 config = paths.agent(name)
                 past = RecordedSession(session_id, name, config, ho2m, paths.ledger(name, "context"), tuple(found))

@@ -15,7 +15,7 @@ from typing import Final
 from kitchener.clock import to_datetime
 from kitchener.errors import LedgerDiskError, LedgerLocked, LedgerPathError
 from kitchener.errors.ledger_errors import THIS_PROCESS
-from kitchener.small_files import sync_directory
+from kitchener.small_files import is_there, sync_directory
 
 DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of a full, failing or read-only disk. A later write of the same bytes may succeed."""
@@ -179,7 +179,7 @@ def write_whole(ops: FileOps, path: Path, data: bytes) -> None:
 def ensure_directory(ops: FileOps, path: Path) -> None:
     """Makes a directory and its missing parents; each is on disk before the next is made."""
     missing = []
-    while not path.exists():
+    while not is_there(path):
         missing.append(path)
         path = path.parent
     for directory in reversed(missing):

@@ -9,6 +9,7 @@ from kitchener.ledger.disk.volume import FIRST_BYTES, LedgerFile, Volume
 from kitchener.ledger.format.checks import Verifier
 from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, Mark, shown, split_line
 from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_line
+from kitchener.small_files import is_file, is_there
 
 ReadBytes = Callable[[int, int], bytes]
 """`(size, offset)` to the bytes at that offset; fewer at the end of the file."""
@@ -124,9 +125,9 @@ def ledger_id_of(read: ReadBytes) -> str:
 
 def may_be_ledger(path: Path) -> bool:
     """Whether a file is or was a ledger, judged by the files beside it and by its first bytes. True if it cannot be read."""
-    if any(path.with_name(f"{path.name}{end}").exists() for end in (".checkpoint", ".segments")):
+    if any(is_there(path.with_name(f"{path.name}{end}")) for end in (".checkpoint", ".segments")):
         return True
-    if not path.is_file():
+    if not is_file(path):
         return True  # a pipe, a link or a directory may be at the path of a ledger
     try:
         with path.open("rb") as file:

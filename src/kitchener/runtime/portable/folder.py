@@ -37,7 +37,7 @@ from kitchener.records.ref import Ref
 from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_by
 from kitchener.runtime.root_layout import LedgerName, ledger_ids
 from kitchener.sealed_values import MARK, is_sealed
-from kitchener.small_files import read_regular, sync_directory, write_private
+from kitchener.small_files import is_directory, is_file, read_regular, sync_directory, write_private
 
 FORMAT: Final = "kitchener-session/1"
 LEDGERS: Final[tuple[LedgerName, ...]] = ("ho1m", "context", "signals", "overlays", "ho2m")
@@ -187,8 +187,8 @@ def write_folder(
 
 def folder_at(path: Path) -> Path | None:
     """The folder of an exported session that a path names, itself or by one of its JSON files; None: the path names no such."""
-    folder = path if path.is_dir() else path.parent
-    if folder != path and not (path.suffix == ".json" and path.is_file()):
+    folder = path if is_directory(path) else path.parent
+    if folder != path and not (path.suffix == ".json" and is_file(path)):
         return None
     try:
         return folder if _OWN_FORMAT in read_regular(folder / _MANIFEST, _MAX_SMALL_BYTES, follows_links=False) else None
