@@ -189,20 +189,6 @@ class RequestChecks:
         Raises:
             CallerError: an argument is wrong
         """
-        if client_tools != () and client_tools != []:
-            call = self.call(
-                session_id=session_id,
-                subject_id=subject_id,
-                idempotency_key=idempotency_key,
-                memory=memory,
-                deadline=deadline,
-                acceptance=acceptance,
-                parts=parts,
-                speaker=speaker,
-                output=output,
-                budget=budget,
-            )
-            return self._with_client_tools(call, client_tools, tool_choice, budget)
         if deadline is not None and (type(deadline) not in _NUMBERS or not 0 < deadline <= MAX_DEADLINE_S):
             raise CallerError(
                 f"deadline = {quoted(deadline)}: expected seconds from now, more than 0 and at most {MAX_DEADLINE_S:,};"
@@ -219,8 +205,10 @@ class RequestChecks:
         criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
         wanted = output_schema_of(output, budget) if output is not None else None
-        choice = self._choice(tool_choice) if tool_choice != "auto" else None
-        return TurnCall(session_id, subject_id, idempotency_key, memory, until, criteria, brought, speaker, wanted, choice)
+        call = TurnCall(session_id, subject_id, idempotency_key, memory, until, criteria, brought, speaker, wanted)
+        if client_tools != () and client_tools != []:
+            return self._with_client_tools(call, client_tools, tool_choice, budget)
+        return call if tool_choice == "auto" else call._replace(tool_choice=self._choice(tool_choice))
 
     def _with_client_tools(self, call: TurnCall, tools: object, tool_choice: str, budget: SchemaBudget | None) -> TurnCall:
         """A call with the tools that its caller runs; raises CallerError unless the agent class takes these."""

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from kitchener.errors import ConfigError, ProviderError
-from kitchener.gateway.providers.chat_completions import chat_endpoint
-from kitchener.gateway.providers.chat_completions.chat_endpoint import ChatEndpoint, RefusedFields
+from kitchener.gateway.providers.chat_completions.chat_endpoint import REMEMBERED_VALUES, ChatEndpoint, RefusedFields
 from kitchener.records.prompt import TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
@@ -88,13 +87,12 @@ async def test_one_callers_refused_value_of_a_field_leaves_the_field_to_all_othe
     assert [field in hit.body for hit in server.hits] == [True, False, True, False, True]
 
 
-async def test_refused_values_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_endpoint, "REMEMBERED_VALUES", 2)
+async def test_refused_values_are_remembered_within_a_bound() -> None:
     refused = RefusedFields("p", frozenset())
-    asked = [ask(output_schema={**SCHEMA, "title": f"t{number}"}) for number in range(3)]
+    asked = [ask(output_schema={**SCHEMA, "title": f"t{number}"}) for number in range(REMEMBERED_VALUES + 1)]
     for each in asked:
         refused.add("m", each, frozenset(("response_format",)))
-    assert [bool(refused.of("m", each)) for each in asked] == [False, True, True]
+    assert [bool(refused.of("m", each)) for each in asked] == [False, *[True] * REMEMBERED_VALUES]
     assert not refused.of("other", asked[-1])
 
 
