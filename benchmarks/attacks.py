@@ -303,7 +303,7 @@ def attacks(unread_s: float = 4.0) -> list[Attack]:
     return [
         # First, because later ones send wrong keys from the same address, which then may begin to use no further key.
         Attack("one user of a front end", frozenset({200, 429}), crowded_out),
-        Attack("header bombs", frozenset({_CLOSED, 400, 401, 403, 421, 200, 429}), each(*HEADER_BOMBS)),
+        Attack("header bombs", frozenset({_CLOSED, 400, 401, 403, 421, 431, 200, 429}), each(*HEADER_BOMBS)),
         Attack("JSON bombs", frozenset({200, 400, 404, 408, 415}), each(*map(body, JSON_BOMBS))),
         Attack("an oversized body", frozenset({_CLOSED, 413}), each(body(b" " * _BIG))),
         Attack("a body in chunks without end", frozenset({_CLOSED, 408, 413}), each(chunked(b"x" * 65_536, 40))),

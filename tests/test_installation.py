@@ -20,7 +20,7 @@ NEEDED_BY_AN_EXTRA = {
     "actors/similarity/matrix.py": {"numpy"},
     "gateway/embeddings/static.py": {"safetensors", "tokenizers"},
     "gateway/providers": {"httpx", "httpx2", "openai", "pydantic-ai"},
-    "serve": {"h11", "jwt", "starlette", "uvicorn"},
+    "serve": {"httptools", "jwt", "starlette", "uvicorn"},
     "mcp/connection.py": {"httpx2", "mcp", "mcp-types"},
     "mcp/http_transport.py": {"httpx2"},
     "telemetry/": {"opentelemetry"},

@@ -5,7 +5,7 @@ import importlib.util
 from types import ModuleType
 from typing import Final
 
-_SERVE: Final = ("h11", "jwt", "starlette", "uvicorn")
+_SERVE: Final = ("httptools", "jwt", "starlette", "uvicorn")
 """What `kitchener.serve` imports. Other packages bring some of these, so each of them may be the one that is missing."""
 
 

@@ -51,8 +51,8 @@ async def asked_as_usual(real: Real) -> str | None:
 
 
 RAW = {
-    "a head without end": (b"GET / HTTP/1.1\r\n" + b"x-more: y\r\n" * 20_000, b"400"),
-    "a line without end": (b"GET /" + b"a" * 200_000, b"400"),
+    "a head without end": (b"GET / HTTP/1.1\r\n" + b"x-more: y\r\n" * 20_000, b"431"),
+    "a line without end": (b"GET /" + b"a" * 200_000, b"431"),
     "another protocol": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"400"),
     "no host": (b"GET /v1/models HTTP/1.0\r\n\r\n", b"421"),
     "two lengths": (HEAD + b"content-length: 5\r\ncontent-length: 70\r\n\r\n" + BODY, b"400"),

@@ -14,8 +14,8 @@ import socket
 from itertools import islice
 from typing import Final, cast
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kitchener.logs import get_logger
 
@@ -35,8 +35,15 @@ _ACCEPTED_AT_ONCE: Final = 16
 """Connections that are accepted in one step of the event loop."""
 _LOOKED_AT: Final = 16
 """Most connections to look at before one of them is closed for a new one."""
-_TINY_CHUNKS: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-_TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_HEAD_BYTES: Final = 65_536
+"""Longest head of a request, bytes."""
+_PIECE_BYTES: Final = 1_024
+"""Bytes that are read in one go: the requests in them, which a client may send ahead of answers, all take memory."""
+_FRAMING: Final = (b"content-length", b"transfer-encoding")
+_CLOSING: Final = b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request" + _CLOSING
+_TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout" + _CLOSING
+_LONG_HEAD: Final = b"HTTP/1.1 431 Request Header Fields Too Large" + _CLOSING
 
 
 class JoinedWrites:
@@ -175,7 +182,7 @@ def connection_class(most: int, timeout_s: float) -> type[asyncio.Protocol]:
     return ServedConnection
 
 
-class _ClientConnection(H11Protocol):
+class _ClientConnection(HttpToolsProtocol):
     _unasked: "dict[_ClientConnection, None]"
     _kept: "dict[_ClientConnection, None]"
     _most: int
@@ -185,7 +192,9 @@ class _ClientConnection(H11Protocol):
         """A client has connected."""
         self._joined = JoinedWrites(transport, self.loop, self._timeout_s)
         self._head_timer: asyncio.TimerHandle | None = None
-        self._bytes = self._lines = 0
+        self._is_in_body = False  # whether the head of a request was read, and its body not yet
+        self._bytes = self._lines = 0  # read of that head or body, and line ends in it
+        self._ahead = b""  # what came before the answer to an earlier request was whole
         super().connection_made(cast(asyncio.Transport, self._joined))
         if len(self.connections) >= self._most and (self._unasked or self._kept):
             idlest = self._idlest()
@@ -201,16 +210,33 @@ class _ClientConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A client has sent something."""
-        self._bytes, self._lines = self._bytes + len(data), self._lines + data.count(b"\r\n")
-        if self._bytes > _FEW_BYTES and self._lines * _BYTES_A_LINE > self._bytes and self._is_chunked(data):
-            self._give_up(_TINY_CHUNKS)
-            return
-        super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            if self._head_timer is None:
-                self._await_head()
-        elif self.cycle is None or not self.cycle.response_complete:
-            self.stop_waiting()
+        if self._ahead:
+            self._ahead += data
+            self.flow.pause_reading()
+        else:
+            self._read(data)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        if not self._is_in_body:
+            super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or after the body a trailer: those are no headers, and nobody reads them."""
+        if not self._is_in_body:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is whole."""
+        if not self._is_in_body:
+            self._is_in_body, self._bytes, self._lines = True, 0, 0
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """A request is whole, but for the body of one that asks for another protocol: the parser stops before it."""
+        if not (self.parser.should_upgrade() and self._framing()):
+            super().on_message_complete()
+            self._is_in_body, self._bytes = False, 0
 
     def eof_received(self) -> None:
         """A client will send no more. The connection closes with the end of this call."""
@@ -220,13 +246,15 @@ class _ClientConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """An answer is whole."""
         super().on_response_complete()
-        self._bytes = self._lines = 0
-        if self.transport.is_closing():
+        if self.transport.is_closing() or not self._is_answered():
             return
-        if self.conn.their_state is h11.SEND_BODY:  # the client continues to send bytes that nobody reads
+        if self._is_in_body:  # the client continues to send bytes that nobody reads
             self._await_head()
-        elif self.conn.their_state is h11.IDLE:
+        else:
             self._kept[self] = None  # uvicorn's own timer ends a connection on which nothing comes
+        data, self._ahead = self._ahead, b""
+        if data:
+            self._read(data)
 
     def stop_waiting(self) -> None:
         """A request has come, or none will."""
@@ -258,25 +286,85 @@ class _ClientConnection(H11Protocol):
         asked.register(descriptor, select.POLLIN)
         return bool(asked.poll(0))
 
+    def _is_answered(self) -> bool:
+        """Whether no request waits for its answer, or for the rest of it."""
+        return self.cycle is None or self.cycle.response_complete
+
     def _await_head(self) -> None:
         if self not in self._kept:
             self._unasked[self] = None
         self._head_timer = self.loop.call_later(self._timeout_s, self._give_up, _TOO_SLOW)
 
-    def _is_chunked(self, data: bytes) -> bool:
-        headers = () if self.conn.their_state is h11.IDLE else self.headers
-        return b"chunked" in data[:_MOST_BYTES].lower() or any(name == b"transfer-encoding" for name, _ in headers)
+    def _read(self, data: bytes) -> None:
+        """Reads what has come, up to a request whose turn it is not yet."""
+        self._unset_keepalive_if_required()
+        try:
+            for start in range(0, len(data), _PIECE_BYTES):
+                if not (self._is_in_body or self._is_answered()):
+                    self._ahead = data[start:]
+                    self.flow.pause_reading()
+                    break
+                self._parse(data[start : start + _PIECE_BYTES])
+                if self._is_too_long():
+                    return
+        except httptools.HttpParserError:
+            self._end_unreadable()
+            return
+        if not self._is_answered():
+            self.stop_waiting()
+        elif self._head_timer is None and not self._is_in_body:
+            self._await_head()
+
+    def _parse(self, piece: bytes) -> None:
+        """Reads requests. One that asks for another protocol, such as WebSocket, is answered as it stands.
+
+        The parser takes what follows such a head for the other protocol. Given another head with the same length, it goes on.
+        """
+        size, lines = len(piece), piece.count(b"\r\n")
+        while piece:
+            try:
+                self.parser.feed_data(piece)
+                break
+            except httptools.HttpParserUpgrade as end:
+                piece = piece[end.args[0] :]
+                if self._is_in_body:
+                    self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % self._framing())
+        self._bytes, self._lines = self._bytes + size, self._lines + lines
+
+    def _framing(self) -> bytes:
+        """The headers of the request that say how long its body is."""
+        return b"".join(b"%b: %b\r\n" % each for each in self.headers if each[0] in _FRAMING)
+
+    def _is_too_long(self) -> bool:
+        """Whether more came of a head, or of a body in tiny chunks, than is read. Then the connection ends."""
+        if not self._is_in_body:
+            if self._bytes <= _HEAD_BYTES:
+                return False
+            self._give_up(_LONG_HEAD)
+        else:
+            if self._bytes <= _FEW_BYTES or self._lines * _BYTES_A_LINE <= self._bytes or not self._is_chunked():
+                return False
+            self._give_up(_BAD_REQUEST)
+        return True
+
+    def _end_unreadable(self) -> None:
+        """Ends the connection of a client that sends what is no request, after the answers to what were some."""
+        self.logger.warning("Invalid HTTP request received.")
+        if self._is_in_body or self._is_answered():
+            self._give_up(_BAD_REQUEST)
+        else:
+            self.cycle.keep_alive = False
+
+    def _is_chunked(self) -> bool:
+        return any(name == b"transfer-encoding" for name, _ in self.headers)
 
     def _should_upgrade(self) -> bool:
-        """A request for another protocol, such as WebSocket, is answered as it stands.
-
-        uvicorn would warn, and advise to install a library that changes nothing here.
-        """
         return False
 
     def _give_up(self, answer: bytes) -> None:
+        """Closes the connection, with an answer if the client waits for one and nothing else can be mistaken for it."""
         self.stop_waiting()
         if not self.transport.is_closing():
-            if self.cycle is None or not self.cycle.response_started:
+            if not self._is_in_body if self._is_answered() else not (self.cycle.response_started or self.pipeline):
                 self.transport.write(answer)
             self.transport.close()

@@ -21,8 +21,6 @@ _log = get_logger(__name__)
 
 SPARE_CONNECTIONS: Final = 256
 """Connections beyond `serve.max_requests`, for requests for health and for refusals. Further ones get 503 unread."""
-_HEADER_BYTES: Final = 65_536
-"""Longest head of a request, bytes."""
 _IDLE_S: Final = 75
 _LOGGERS: Final = ("uvicorn.error", "asyncio")
 """Loggers of other libraries, to which clients can cause lines: asyncio logs that it cannot accept a connection."""
@@ -56,7 +54,6 @@ def _uvicorn_settings(app: ASGIApp, config: RuntimeConfig) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         limit_concurrency=most,
-        h11_max_incomplete_event_size=_HEADER_BYTES,
         timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=max(1, round(config.limits.abort_grace_s)),
     )
