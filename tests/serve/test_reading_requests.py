@@ -77,7 +77,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
             return
         body, more = body + message["body"], message["more_body"]
     names = [name.decode() for name, _ in scope["headers"]]
-    told = json.dumps([scope["method"], scope["path"], names, len(body), body[-3:].decode()]).encode()
+    told = json.dumps([scope["method"], scope["path"], names, len(body), body[-3:].decode("latin-1")]).encode()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(told))]})
     await send({"type": "http.response.body", "body": told})
 
@@ -153,7 +153,9 @@ class Asked:
 
 def asked(path: str, body: bytes, upgrade: bytes, chunk: int, trailer: bytes) -> Asked:
     names = ["host", *(["connection", "upgrade"] if upgrade else []), "transfer-encoding" if chunk else "content-length"]
-    return Asked(request(path, body, upgrade, chunk, trailer), ["POST", f"/{path}", names, len(body), body[-3:].decode()])
+    return Asked(
+        request(path, body, upgrade, chunk, trailer), ["POST", f"/{path}", names, len(body), body[-3:].decode("latin-1")]
+    )
 
 
 REQUESTS = st.lists(
@@ -240,3 +242,27 @@ def test_a_flood_of_requests_that_wait_for_an_answer_takes_hardly_more_memory_th
 def test_lines_without_a_request_end_the_connection() -> None:
     client, answers = sent(*[b"\r\n" * 2_000] * 20)
     assert (answers.statuses, client.is_closed) == ([431], True)
+
+
+def test_an_address_that_is_none_gets_an_error() -> None:
+    for address in (b"a:80", b"http://h:80", b"?a"):
+        client, answers = sent(b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n" % address)
+        assert (answers.statuses, client.is_closed) == ([400], True), address
+
+
+@given(
+    requests=REQUESTS,
+    cuts=st.lists(st.integers(0, 10_000), max_size=6),
+    changes=st.lists(st.tuples(st.integers(0, 10_000), st.binary(max_size=4)), min_size=1, max_size=6),
+)
+def test_garbled_requests_get_whole_answers_or_none(
+    requests: list[Asked], cuts: list[int], changes: list[tuple[int, bytes]]
+) -> None:
+    """Nothing is raised, no request stays, and what the client gets can be read."""
+    whole = b"".join(each.sent for each in requests)
+    for place, new in changes:
+        at = place % (len(whole) + 1)
+        whole = whole[:at] + new + whole[at + len(new) :]
+    places = sorted({0, len(whole), *(each for each in cuts if each < len(whole))})
+    _, answers = sent(*(whole[start:end] for start, end in pairwise(places)))
+    assert set(answers.statuses) <= {200, 400, 431}

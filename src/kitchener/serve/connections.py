@@ -3,8 +3,7 @@
 Few are accepted in one step of the event loop, so that those beyond the limit are closed before there are many more. What is
 written within one step becomes one write: a call of the system costs more than most of what is written. A connection whose
 request does not arrive in time is closed, and where too many are open, the one that has waited longest without a request is
-closed. A body in tiny chunks is refused: it would take seconds of the processor for each megabyte. On asyncio, because uvicorn
-runs nowhere else. Explained in `docs/server.md`.
+closed. On asyncio, because uvicorn runs nowhere else. Explained in `docs/server.md`.
 """
 
 import asyncio  # noqa: TID251  see above
@@ -14,20 +13,14 @@ import socket
 from itertools import islice
 from typing import Final, cast
 
-import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from kitchener.logs import get_logger
+from kitchener.serve.request_reader import RequestReader, closing_answer
 
 _log = get_logger(__name__)
 _MOST_BYTES: Final = 65_536
 """Bytes that may wait; more is written at once, so that the transport can pause the writer."""
-_FEW_BYTES: Final = 16_384
-"""Bytes of a request before its chunks are too small."""
 _LEAST_TAKEN: Final = 16_384
 """Bytes that a client takes within the time for it, if so many wait."""
-_BYTES_A_LINE: Final = 64
-"""Fewest bytes for each line end in a longer request that comes in chunks."""
 _OTHER_FILES: Final = 512
 """Open files that are kept for ledgers, providers and MCP servers."""
 _FEWEST: Final = 16
@@ -35,15 +28,7 @@ _ACCEPTED_AT_ONCE: Final = 16
 """Connections that are accepted in one step of the event loop."""
 _LOOKED_AT: Final = 16
 """Most connections to look at before one of them is closed for a new one."""
-_HEAD_BYTES: Final = 65_536
-"""Longest head of a request, bytes."""
-_PIECE_BYTES: Final = 1_024
-"""Bytes that are read in one go: the requests in them, which a client may send ahead of answers, all take memory."""
-_FRAMING: Final = (b"content-length", b"transfer-encoding")
-_CLOSING: Final = b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-_BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request" + _CLOSING
-_TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout" + _CLOSING
-_LONG_HEAD: Final = b"HTTP/1.1 431 Request Header Fields Too Large" + _CLOSING
+_TOO_SLOW: Final = closing_answer("408 Request Timeout")
 
 
 class JoinedWrites:
@@ -182,7 +167,7 @@ def connection_class(most: int, timeout_s: float) -> type[asyncio.Protocol]:
     return ServedConnection
 
 
-class _ClientConnection(HttpToolsProtocol):
+class _ClientConnection(RequestReader):
     _unasked: "dict[_ClientConnection, None]"
     _kept: "dict[_ClientConnection, None]"
     _most: int
@@ -192,9 +177,6 @@ class _ClientConnection(HttpToolsProtocol):
         """A client has connected."""
         self._joined = JoinedWrites(transport, self.loop, self._timeout_s)
         self._head_timer: asyncio.TimerHandle | None = None
-        self._is_in_body = False  # whether the head of a request was read, and its body not yet
-        self._bytes = self._lines = 0  # read of that head or body, and line ends in it
-        self._ahead = b""  # what came before the answer to an earlier request was whole
         super().connection_made(cast(asyncio.Transport, self._joined))
         if len(self.connections) >= self._most and (self._unasked or self._kept):
             idlest = self._idlest()
@@ -210,33 +192,11 @@ class _ClientConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """A client has sent something."""
-        if self._ahead:
-            self._ahead += data
-            self.flow.pause_reading()
-        else:
-            self._read(data)
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        if not self._is_in_body:
-            super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or after the body a trailer: those are no headers, and nobody reads them."""
-        if not self._is_in_body:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """The head of a request is whole."""
-        if not self._is_in_body:
-            self._is_in_body, self._bytes, self._lines = True, 0, 0
-            super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """A request is whole, but for the body of one that asks for another protocol: the parser stops before it."""
-        if not (self.parser.should_upgrade() and self._framing()):
-            super().on_message_complete()
-            self._is_in_body, self._bytes = False, 0
+        super().data_received(data)
+        if not self.is_answered or self.transport.is_closing():
+            self.stop_waiting()
+        elif not self.is_in_body:
+            self._await_head()
 
     def eof_received(self) -> None:
         """A client will send no more. The connection closes with the end of this call."""
@@ -246,15 +206,17 @@ class _ClientConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """An answer is whole."""
         super().on_response_complete()
-        if self.transport.is_closing() or not self._is_answered():
+        if self.transport.is_closing() or not self.is_answered:
             return
-        if self._is_in_body:  # the client continues to send bytes that nobody reads
-            self._await_head()
-        else:
+        if not self.is_in_body:
             self._kept[self] = None  # uvicorn's own timer ends a connection on which nothing comes
-        data, self._ahead = self._ahead, b""
-        if data:
-            self._read(data)
+        if self.is_in_body or self.is_in_head:  # in a body, the client continues to send bytes that nobody reads
+            self._await_head()
+
+    def refuse(self, answer: bytes) -> None:
+        """Closes the connection, with an answer if the client waits for one."""
+        self.stop_waiting()
+        super().refuse(answer)
 
     def stop_waiting(self) -> None:
         """A request has come, or none will."""
@@ -286,85 +248,8 @@ class _ClientConnection(HttpToolsProtocol):
         asked.register(descriptor, select.POLLIN)
         return bool(asked.poll(0))
 
-    def _is_answered(self) -> bool:
-        """Whether no request waits for its answer, or for the rest of it."""
-        return self.cycle is None or self.cycle.response_complete
-
     def _await_head(self) -> None:
-        if self not in self._kept:
-            self._unasked[self] = None
-        self._head_timer = self.loop.call_later(self._timeout_s, self._give_up, _TOO_SLOW)
-
-    def _read(self, data: bytes) -> None:
-        """Reads what has come, up to a request whose turn it is not yet."""
-        self._unset_keepalive_if_required()
-        try:
-            for start in range(0, len(data), _PIECE_BYTES):
-                if not (self._is_in_body or self._is_answered()):
-                    self._ahead = data[start:]
-                    self.flow.pause_reading()
-                    break
-                self._parse(data[start : start + _PIECE_BYTES])
-                if self._is_too_long():
-                    return
-        except httptools.HttpParserError:
-            self._end_unreadable()
-            return
-        if not self._is_answered():
-            self.stop_waiting()
-        elif self._head_timer is None and not self._is_in_body:
-            self._await_head()
-
-    def _parse(self, piece: bytes) -> None:
-        """Reads requests. One that asks for another protocol, such as WebSocket, is answered as it stands.
-
-        The parser takes what follows such a head for the other protocol. Given another head with the same length, it goes on.
-        """
-        size, lines = len(piece), piece.count(b"\r\n")
-        while piece:
-            try:
-                self.parser.feed_data(piece)
-                break
-            except httptools.HttpParserUpgrade as end:
-                piece = piece[end.args[0] :]
-                if self._is_in_body:
-                    self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % self._framing())
-        self._bytes, self._lines = self._bytes + size, self._lines + lines
-
-    def _framing(self) -> bytes:
-        """The headers of the request that say how long its body is."""
-        return b"".join(b"%b: %b\r\n" % each for each in self.headers if each[0] in _FRAMING)
-
-    def _is_too_long(self) -> bool:
-        """Whether more came of a head, or of a body in tiny chunks, than is read. Then the connection ends."""
-        if not self._is_in_body:
-            if self._bytes <= _HEAD_BYTES:
-                return False
-            self._give_up(_LONG_HEAD)
-        else:
-            if self._bytes <= _FEW_BYTES or self._lines * _BYTES_A_LINE <= self._bytes or not self._is_chunked():
-                return False
-            self._give_up(_BAD_REQUEST)
-        return True
-
-    def _end_unreadable(self) -> None:
-        """Ends the connection of a client that sends what is no request, after the answers to what were some."""
-        self.logger.warning("Invalid HTTP request received.")
-        if self._is_in_body or self._is_answered():
-            self._give_up(_BAD_REQUEST)
-        else:
-            self.cycle.keep_alive = False
-
-    def _is_chunked(self) -> bool:
-        return any(name == b"transfer-encoding" for name, _ in self.headers)
-
-    def _should_upgrade(self) -> bool:
-        return False
-
-    def _give_up(self, answer: bytes) -> None:
-        """Closes the connection, with an answer if the client waits for one and nothing else can be mistaken for it."""
-        self.stop_waiting()
-        if not self.transport.is_closing():
-            if not self._is_in_body if self._is_answered() else not (self.cycle.response_started or self.pipeline):
-                self.transport.write(answer)
-            self.transport.close()
+        if self._head_timer is None:
+            if self not in self._kept:
+                self._unasked[self] = None
+            self._head_timer = self.loop.call_later(self._timeout_s, self.refuse, _TOO_SLOW)
