@@ -5,9 +5,10 @@
     python -m benchmarks.peers --peer-python .venv-peers/bin/python --only langgraph pydantic-ai --rounds 3 --sessions 200
 
 A turn is two model calls, classify and reply, of one message in a session with a history. Without `--wire` they are answered
-at once within each process. With it they go over HTTP to an endpoint on loopback that answers at once
-(`benchmarks/instant_server.py`, a process of its own), and each runtime uses its usual client. With `streamed`, replies are
-streams.
+at once within each process, by a model of each runtime's own interface. With `--no-model`, LangGraph's and AutoGen's nodes have
+the answers themselves and call no model, as a lower limit of what these runtimes cost. With `--wire` the calls go over HTTP to
+an endpoint on loopback that answers at once (`benchmarks/instant_server.py`, a process of its own), and each runtime uses its
+usual client. With `streamed`, replies are streams.
 
 Kitchener runs with its defaults (content sealed, every entry on disk before the reply), and as `kitchener init` sets it up: it
 then classifies by rules and makes one model call. Over HTTP it also runs with a scripted model, which shows what HTTP costs.
@@ -60,6 +61,8 @@ class Peer:
     """What is stored when a reply is delivered."""
     packages: tuple[str, ...]
     """What must be installed. The version of the first one is shown."""
+    has_own_nodes: bool = False
+    """Whether code of the script calls the model, and can have the answer itself."""
 
 
 PEERS: Final = {
@@ -68,6 +71,7 @@ PEERS: Final = {
         "langgraph_sqlite.py",
         "every step; synced",
         ("langgraph", "langgraph-checkpoint-sqlite", "langchain-openai"),
+        has_own_nodes=True,
     ),
     "pydantic-ai": Peer("Pydantic AI", "pydantic_ai_sqlite.py", "messages; synced", ("pydantic-ai-slim", "aiosqlite")),
     "agent-framework": Peer(
@@ -76,7 +80,7 @@ PEERS: Final = {
         "messages; not synced",
         ("agent-framework-core", "agent-framework-openai"),
     ),
-    "autogen": Peer("AutoGen core", "autogen_memory.py", "nothing", ("autogen-core", "autogen-ext")),
+    "autogen": Peer("AutoGen core", "autogen_memory.py", "nothing", ("autogen-core", "autogen-ext"), has_own_nodes=True),
 }
 
 
@@ -149,6 +153,8 @@ def planned(options: argparse.Namespace, versions: dict[str, str], url: str | No
             theirs += ["--url", str(url)] if wire else []
             theirs += ["--streamed"] if wire == "streamed" else []
             rows.append(Row(f"{peer.name} {version}", peer.keeps, wire, theirs, []))
+            if options.no_model and peer.has_own_nodes and not wire:
+                rows.append(Row(f"{peer.name}, no model", peer.keeps, wire, [*theirs, "--no-model"], []))
     return rows
 
 
@@ -191,6 +197,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peer-python", required=True, help="an interpreter that has the other runtimes")
     ways = ("whole", "streamed")
     parser.add_argument("--wire", nargs="*", choices=ways, help="call the model over HTTP; without a value: both ways")
+    parser.add_argument("--no-model", action="store_true", help="without --wire: LangGraph and AutoGen also without a model")
     parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS), help="the peers to run (default: all)")
     parser.add_argument("--rounds", type=_positive, default=5, help="rounds, each of which runs all of them (default 5)")
     parser.add_argument("--sessions", type=_positive, help="concurrent sessions (default 1000; with --wire 200)")

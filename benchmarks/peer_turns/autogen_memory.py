@@ -3,14 +3,66 @@
 Over HTTP the model is AutoGen's `OpenAIChatCompletionClient`. Nothing is written anywhere.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from autogen_core import AgentId, MessageContext, RoutedAgent, SingleThreadedAgentRuntime, message_handler
-from autogen_core.models import AssistantMessage, LLMMessage, ModelFamily, SystemMessage, UserMessage
+from autogen_core.models import (
+    AssistantMessage,
+    ChatCompletionClient,
+    CreateResult,
+    LLMMessage,
+    ModelFamily,
+    ModelInfo,
+    RequestUsage,
+    SystemMessage,
+    UserMessage,
+)
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from measuring import CLASSIFIED, CLASSIFY, INSTRUCTIONS, KEY, REPLY, Classification, Setting, TakeTurn, run
+
+_INFO = ModelInfo(vision=False, function_calling=True, json_output=True, structured_output=True, family=ModelFamily.UNKNOWN)
+_FREE = RequestUsage(prompt_tokens=0, completion_tokens=0)
+
+
+class InstantClient(ChatCompletionClient):
+    """A model that answers at once."""
+
+    async def create(self, messages: Sequence[LLMMessage], *, json_output: Any = None, **_: Any) -> CreateResult:
+        """A classification where JSON is asked for, else the reply."""
+        text = CLASSIFIED.model_dump_json() if json_output else REPLY
+        return CreateResult(finish_reason="stop", content=text, usage=_FREE, cached=False)
+
+    async def create_stream(self, messages: Sequence[LLMMessage], **_: Any) -> AsyncGenerator[str | CreateResult, None]:
+        """The reply in one piece."""
+        yield REPLY
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def actual_usage(self) -> RequestUsage:
+        """Nothing is counted."""
+        return _FREE
+
+    total_usage = actual_usage
+
+    def count_tokens(self, messages: Sequence[LLMMessage], **_: Any) -> int:
+        """Nothing is counted."""
+        return 0
+
+    remaining_tokens = count_tokens
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """An older name of `model_info`."""
+        return _INFO
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """What the model can do."""
+        return _INFO
 
 
 @dataclass
@@ -39,7 +91,7 @@ class Answer:
 class Worker(RoutedAgent):
     """Calls the model."""
 
-    def __init__(self, client: OpenAIChatCompletionClient | None, *, streams: bool) -> None:
+    def __init__(self, client: ChatCompletionClient | None, *, streams: bool) -> None:
         super().__init__("worker")
         self._client, self._streams = client, streams
 
@@ -80,11 +132,11 @@ class Supervisor(RoutedAgent):
 @asynccontextmanager
 async def opened(setting: Setting) -> AsyncIterator[TakeTurn]:
     """Starts a runtime with both agents."""
-    client = None
+    client: ChatCompletionClient | None = None
     if setting.url:
-        info = {"vision": False, "function_calling": True, "json_output": True, "structured_output": True}
-        info["family"] = ModelFamily.UNKNOWN
-        client = OpenAIChatCompletionClient(model="m", base_url=setting.url, api_key=KEY, model_info=info, max_retries=0)
+        client = OpenAIChatCompletionClient(model="m", base_url=setting.url, api_key=KEY, model_info=_INFO, max_retries=0)
+    elif setting.has_model:
+        client = InstantClient()
     runtime = SingleThreadedAgentRuntime()
     await Worker.register(runtime, "worker", lambda: Worker(client, streams=setting.streams))
     await Supervisor.register(runtime, "supervisor", Supervisor)

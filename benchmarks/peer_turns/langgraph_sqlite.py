@@ -8,7 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypedDict
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.output_parsers import PydanticOutputParser
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
@@ -23,21 +27,44 @@ class State(TypedDict):
     label: str
 
 
+class InstantModel(BaseChatModel):
+    """A model that gives one answer at once."""
+
+    answer: str
+
+    @property
+    def _llm_type(self) -> str:
+        return "instant"
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.answer))])
+
+    async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        return self._generate(messages)
+
+
 async def classify_at_once(_state: State) -> dict[str, Any]:
-    """The first model call, answered within the process."""
+    """The first answer, without a model."""
     return {"label": CLASSIFIED.speech_act}
 
 
 async def reply_at_once(_state: State) -> dict[str, Any]:
-    """The second model call, answered within the process."""
+    """The second answer, without a model."""
     return {"messages": [AIMessage(REPLY)]}
 
 
-def nodes_over_http(url: str) -> tuple[Any, Any]:
-    """The same two calls at an endpoint."""
+def models(url: str | None) -> tuple[Runnable[Any, Classification], BaseChatModel]:
+    """What classifies and what replies: an endpoint, or at once within the process."""
+    if url is None:
+        parser = PydanticOutputParser(pydantic_object=Classification)
+        return InstantModel(answer=CLASSIFIED.model_dump_json()) | parser, InstantModel(answer=REPLY)
     common = {"model": "m", "base_url": url, "api_key": KEY, "max_retries": 0}
     classifier = ChatOpenAI(**common, disable_streaming=True).with_structured_output(Classification)
-    model = ChatOpenAI(**common)
+    return classifier, ChatOpenAI(**common)
+
+
+def nodes_with(classifier: Runnable[Any, Classification], model: BaseChatModel) -> tuple[Any, Any]:
+    """The two nodes, each with a call of its model."""
 
     async def classify(state: State) -> dict[str, Any]:
         classified = await classifier.ainvoke([SystemMessage(CLASSIFY), state["messages"][-1]])
@@ -52,7 +79,7 @@ def nodes_over_http(url: str) -> tuple[Any, Any]:
 @asynccontextmanager
 async def opened(setting: Setting) -> AsyncIterator[TakeTurn]:
     """Compiles the graph with its saver."""
-    classify, reply = nodes_over_http(setting.url) if setting.url else (classify_at_once, reply_at_once)
+    classify, reply = nodes_with(*models(setting.url)) if setting.has_model else (classify_at_once, reply_at_once)
     build = StateGraph(State)
     build.add_node("classify", classify)
     build.add_node("reply", reply)

@@ -1,8 +1,10 @@
 """Runs the turns of one peer in many concurrent sessions and prints the CPU time of a turn as one JSON object.
 
 Every script of this folder opens its peer as a function that takes one turn, and hands it to `run`. A turn is two model calls,
-classify and reply. Without `--url` both are answered at once within the process; with it they go to an endpoint over HTTP. The
-reply is streamed with `--streamed`; classifications never are. Runs under an interpreter that has the peer.
+classify and reply. Without `--url` both are answered at once within the process, by a model of the peer's own interface; with
+it they go to an endpoint over HTTP. The reply is streamed with `--streamed`; classifications never are. With `--no-model` the
+code that would call a model has the answers itself, in the peers that have such code: LangGraph and AutoGen. Runs under an
+interpreter that has the peer.
 """
 
 import argparse
@@ -48,6 +50,8 @@ class Setting:
     """The endpoint's `base_url`; None: the model answers at once within the process."""
     streams: bool
     """Whether the reply is streamed."""
+    has_model: bool = True
+    """Whether a model is called at all."""
 
 
 TakeTurn = Callable[[str, str], Awaitable[str]]
@@ -62,7 +66,7 @@ async def _converse(take_turn: TakeTurn, number: int, turns: int) -> None:
 
 async def _cpu_s(opened: Callable[[Setting], AbstractAsyncContextManager[TakeTurn]], options: argparse.Namespace) -> float:
     with tempfile.TemporaryDirectory(dir=options.dir) as root:
-        async with opened(Setting(Path(root), options.url, options.streamed)) as take_turn:
+        async with opened(Setting(Path(root), options.url, options.streamed, not options.no_model)) as take_turn:
             await _converse(take_turn, -1, _WARM_UP_TURNS)
             before = resource.getrusage(resource.RUSAGE_SELF)
             async with asyncio.TaskGroup() as tasks:
@@ -84,6 +88,7 @@ def run(opened: Callable[[Setting], AbstractAsyncContextManager[TakeTurn]], desc
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--url", help="base_url of the endpoint (default: the model answers within the process)")
     parser.add_argument("--streamed", action="store_true", help="with --url: stream the reply")
+    parser.add_argument("--no-model", action="store_true", help="without --url: no model is called")
     parser.add_argument("--dir", help="where conversations are stored (default: the system's temporary directory)")
     options = parser.parse_args()
     cpu = asyncio.run(_cpu_s(opened, options))
