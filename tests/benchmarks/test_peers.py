@@ -110,3 +110,14 @@ def test_an_interrupt_stops_what_runs_and_leaves_no_files(tmp_path: Path) -> Non
         said = process.communicate(timeout=60)[1]
     assert (process.returncode, said.splitlines()[-1], list(files.iterdir())) == (1, "stopped", [])
     assert "Traceback" not in said
+
+
+@pytest.mark.timeout(300)
+def test_runtimes_whose_nodes_can_answer_run_also_without_a_model(tmp_path: Path) -> None:
+    told = 'print(json.dumps({"cpu_us_per_turn": 7.0 if "--no-model" in sys.argv else 9.0}))'
+    found = rows(peer_python(tmp_path, runs=told), "--no-model", "--only", "autogen", "pydantic-ai")
+    assert [(each["runtime"], each["cpu_us_per_turn"]) for each in found[2:]] == [
+        ("AutoGen core 1.2.3", 9.0),
+        ("AutoGen core, no model", 7.0),
+        ("Pydantic AI 1.2.3", 9.0),
+    ]
