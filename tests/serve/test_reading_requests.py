@@ -266,3 +266,23 @@ def test_garbled_requests_get_whole_answers_or_none(
     places = sorted({0, len(whole), *(each for each in cuts if each < len(whole))})
     _, answers = sent(*(whole[start:end] for start, end in pairwise(places)))
     assert set(answers.statuses) <= {200, 400, 431}
+
+
+async def in_pieces(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers without saying how much it will be."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"some", "more_body": True})
+    await send({"type": "http.response.body", "body": b" text", "more_body": False})
+
+
+def test_a_client_of_http_1_0_gets_no_chunks_and_the_end_of_the_connection() -> None:
+    client, answers = sent(b"GET / HTTP/1.0\r\nhost: h\r\n\r\n", app=in_pieces)
+    assert (answers.bodies, client.is_closed) == ([b"some text"], True)
+    assert b"transfer-encoding" not in client.got
+    client, answers = sent(b"GET / HTTP/1.0\r\nhost: h\r\n\r\n", app=echo)
+    assert (answers.statuses, client.is_closed) == ([200], True)
+
+
+def test_a_client_of_http_1_1_gets_chunks_and_keeps_its_connection() -> None:
+    client, answers = sent(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n" * 2, app=in_pieces)
+    assert (answers.bodies, client.is_closed) == ([b"some text"] * 2, False)

@@ -5,10 +5,12 @@ answers, and a body in tiny chunks, which costs more for its lines than for its 
 """
 
 import asyncio  # noqa: TID251  uvicorn runs nowhere else
-from typing import Final
+import sys
+from typing import Any, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 _PIECE_BYTES: Final = 1_024
 """Bytes that are read in one go: the requests in them, which a client may send ahead of answers, all take memory."""
@@ -18,6 +20,7 @@ _FEW_BYTES: Final = 16_384
 """Bytes of a body before its chunks are too small."""
 _BYTES_A_LINE: Final = 64
 """Fewest bytes for each line end in a longer body that comes in chunks."""
+_ANY_LENGTH: Final = sys.maxsize
 _FRAMING: Final = (b"content-length", b"transfer-encoding")
 
 
@@ -32,6 +35,24 @@ def closing_answer(status: str) -> bytes:
 
 _BAD_REQUEST: Final = closing_answer("400 Bad Request")
 _LONG_HEAD: Final = closing_answer("431 Request Header Fields Too Large")
+
+
+def _until_closed(app: Any, cycle: RequestResponseCycle) -> Any:
+    """The application for a client that knows no chunks: an answer without a length ends with the connection."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if not any(name == b"content-length" for name, _ in message.get("headers", ())):
+                    cycle.chunked_encoding, cycle.expected_content_length = False, _ANY_LENGTH
+            elif cycle.expected_content_length == _ANY_LENGTH:
+                size = len(message.get("body", b""))
+                cycle.expected_content_length = size + (_ANY_LENGTH if message.get("more_body") else 0)
+            await send(message)
+
+        await app(scope, receive, send_on)
+
+    return answer
 
 
 class RequestReader(HttpToolsProtocol):
@@ -146,3 +167,6 @@ class RequestReader(HttpToolsProtocol):
 
     def _should_upgrade(self) -> bool:
         return False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else _until_closed(app, cycle))
