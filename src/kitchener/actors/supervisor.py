@@ -408,7 +408,7 @@ class HO2Supervisor:
         """
         if self._host.tasks is None:
             raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        self._host.thread.check()
+        self._host.loop.check()
         call = self._checks.call(
             session_id=session_id,
             subject_id=subject_id,
@@ -490,7 +490,7 @@ class HO2Supervisor:
 
     async def _ready(self, listener: UpdateListener | None = None) -> None:
         self._checks.listener(listener)
-        self._host.thread.check()
+        self._host.loop.check()
         if not self._host.is_open:
             await self._host.wait_open()
         if self._limiter.is_closed:

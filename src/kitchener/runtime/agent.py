@@ -37,7 +37,7 @@ from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerWri
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S, Mailbox
-from kitchener.lanes.own_thread import OwnThread
+from kitchener.lanes.own_loop import OwnLoop
 from kitchener.lanes.worker_lane import LaneLimits
 from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.logs import get_logger
@@ -145,7 +145,7 @@ class RuntimeParts:
     telemetry: Telemetry | None
     tasks: TaskGroup
     scope: anyio.CancelScope
-    thread: OwnThread = field(default_factory=OwnThread)
+    loop: OwnLoop = field(default_factory=OwnLoop)
     write_failure: WriteFailure = field(default_factory=WriteFailure)
     opening_memory: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a memory that no agent class uses is open."""
@@ -249,7 +249,7 @@ class Agent:
 
     async def ready(self) -> None:
         """Returns when the ledgers are open; raises the error if opening fails. Retries once after an earlier failure."""
-        self._shared.thread.check()
+        self._shared.loop.check()
         if self._closing.is_set():
             raise RuntimeClosed("the runtime is shutting down and takes no more calls")
         if self._opening.error is not None:
@@ -313,7 +313,7 @@ def _resources_of(
         active_text=shared.active_text,
         tasks=shared.tasks,
         background=background,
-        thread=shared.thread,
+        loop=shared.loop,
         is_open=False,
         wait_open=ready,
         signer=shared.signer,

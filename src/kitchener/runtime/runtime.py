@@ -190,7 +190,7 @@ class Runtime:
         Raises:
             ReentrantTurn: the caller is a tool, which would wait for its own turn
         """
-        self._shared.thread.check()
+        self._shared.loop.check()
         if (chain := calling_chain()) and not self._limiter.is_closed:  # a tool may open and close its own runtime
             raise ReentrantTurn(f"a tool of session {chain[-1]!r} drains the runtime, which waits for its own turn")
         await self._limiter.wait_idle()
@@ -199,7 +199,7 @@ class Runtime:
 
     async def wait_for_write_failure(self) -> LedgerWriteError:
         """Returns the error when a commit has failed. No turn is recorded after that: close the runtime, and open another."""
-        self._shared.thread.check()
+        self._shared.loop.check()
         return await self._shared.write_failure.wait()
 
     async def erase_subject(self, subject_id: str) -> ErasureReport:
@@ -216,7 +216,7 @@ class Runtime:
             Overloaded: the subject's running turns did not end in time; nothing was erased
             LedgerError, SealingError: the erasure is not complete; call again
         """
-        self._shared.thread.check()
+        self._shared.loop.check()
         keyring_of(self._shared.sealer)
         check_is_text("subject_id", subject_id)
         check_erasable(subject_id)
@@ -282,7 +282,7 @@ class Runtime:
         check_is_text("agent_class", agent_class)
         agent = self._agents.get(agent_class)
         if agent is None:
-            self._shared.thread.check()  # opening it starts tasks
+            self._shared.loop.check()  # opening it starts tasks
             if not is_agent_class(agent_class):
                 raise CallerError(f"agent class {quoted(agent_class)}: expected {AGENT_CLASS_FORM}")
             if not is_on_record:
