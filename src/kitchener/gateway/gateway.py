@@ -14,10 +14,11 @@ from types import MappingProxyType
 
 import anyio
 
-from kitchener.cancellation import ended_by, ends_caller, failed_alone, sole_error
+from kitchener.cancellation import ended_by, ends_caller, failed_alone
 from kitchener.clock import loop_clock
 from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError, ProviderReason
+from kitchener.errors.nested import sole_error
 from kitchener.gateway.attempts import (
     Attempts,
     CallSettings,
