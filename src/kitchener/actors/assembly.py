@@ -16,7 +16,8 @@ from kitchener.actors.admission.requests import RequestChecks
 from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
-from kitchener.actors.authority.authority import ContextAuthority, TurnComparer, ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
+from kitchener.actors.authority.authority import ContextAuthority, TurnComparer
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.consolidation.triggers import BackgroundJobs, ConsolidationTriggers
 from kitchener.actors.erasure import ErasureGuard

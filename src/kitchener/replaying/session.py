@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from kitchener.actors.authority.authority import recall_scope_of
+from kitchener.actors.authority.agent_ruleset import recall_scope_of
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources, SourcesSealed

@@ -11,7 +11,8 @@ from itertools import islice
 
 import anyio
 
-from kitchener.actors.authority.authority import ContextAuthority, SessionThread
+from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.active_session import SessionManager, close_open_turn
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.external_names import ExternalNames

@@ -10,7 +10,7 @@ from typing import Annotated
 import anyio
 from cyclopts import App, Parameter
 
-from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, ReasonOption, SessionArgument, SessionChoice, whole_number

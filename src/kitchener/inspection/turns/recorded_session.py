@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kitchener.actors.authority.authority import SessionThread, read_thread, ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
+from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
@@ -235,4 +236,5 @@ async def fold_shadow(
             return fold_entries(entries, past.config, past.session_id, policy_version)
         state = ContextState(estimator(ruleset.token_estimator), past.session_id, is_split=ruleset.is_split)
         thread = SessionThread(state, ruleset, is_shadow=True)
-        return (await read_thread(thread, past.session_id, entries, context)).state
+        await thread.read_back(past.session_id, entries, context)
+        return thread.state

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
-from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView, message_in
 from kitchener.choices import ContextMode
 from kitchener.context import (

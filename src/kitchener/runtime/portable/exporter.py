@@ -12,7 +12,7 @@ from typing import Final
 import anyio.to_thread
 import orjson
 
-from kitchener.actors.authority.authority import recall_scope_of
+from kitchener.actors.authority.agent_ruleset import recall_scope_of
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.errors import PartDamaged, SealingError, SubjectErased
