@@ -24,6 +24,7 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
+from kitchener.records.index_keys import idempotency_index_key
 from kitchener.records.turn import TurnCall, TurnResult
 
 
@@ -144,7 +145,7 @@ class IdempotencyKeys:
         return None
 
     async def _starts(self, key: str, owner: KeyOwner) -> list[StoredEntry]:
-        return await self._ledgers.ho2m.last(key=events.idempotency_index_key(*owner, key), limit=_MAX_STARTS)
+        return await self._ledgers.ho2m.last(key=idempotency_index_key(*owner, key), limit=_MAX_STARTS)
 
     async def _end(self, start: StoredEntry) -> StoredEntry | None:
         ends = self._ledgers.ho2m.read(

@@ -46,6 +46,7 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
+from kitchener.records.index_keys import idempotency_index_key, turn_index_key
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.tools.client_tools import ClientOutput
 from kitchener.records.turn import TurnCall, TurnResult
@@ -295,7 +296,7 @@ class Approvals:
         if void:
             resumes["void"] = void
         message = resumed_message(work.asked_for, answered)
-        starts = await self._ledgers.ho2m.last(key=events.turn_index_key(work.turn_id))
+        starts = await self._ledgers.ho2m.last(key=turn_index_key(work.turn_id))
         asked = payload_as(TurnStartedPayload, starts[-1].payload)
         if "after_untrusted" in asked or "after_untrusted" in asked.get("resumes", ()):
             resumes["after_untrusted"] = True
@@ -319,7 +320,7 @@ class Approvals:
         """Returns the result of the continued turn, for answers that were given before."""
         for each, given in chosen:
             _check_same(each, given)
-        key = events.idempotency_index_key("session", session.session_id, f"{APPROVAL_KEY}{wo_id}")
+        key = idempotency_index_key("session", session.session_id, f"{APPROVAL_KEY}{wo_id}")
         starts = await self._ledgers.ho2m.last(key=key)
         if not starts:  # its turn was cut off, or it expired before
             first = chosen[0].found.request

@@ -51,6 +51,7 @@ from kitchener.records.entries import (
     TransitionStep,
     payload_as,
 )
+from kitchener.records.index_keys import SIGNERS_KEY
 from kitchener.records.ref import Ref
 from kitchener.signing import Signer
 
@@ -215,7 +216,7 @@ class ContextAuthority:
         Without the entry, a reader without a signed head could not check a signature or notice that one was removed.
         """
         ho2m, signer = self._ledgers.ho2m, self._signer
-        last = await ho2m.last(key=events.SIGNERS_KEY)
+        last = await ho2m.last(key=SIGNERS_KEY)
         declared = payload_as(SignerDeclaredPayload, last[0].payload)["signer"] if last else None
         fields: SignerDeclaredPayload = {"v": events.VERSION, "signer": None, "public_key": None}
         if signer is not None:

@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 
 from kitchener.ledger import LedgerGroup, StoredEntry
-from kitchener.records import events
+from kitchener.records.index_keys import SHARED_INTENTS_KEY, shared_intents_key
 
 
 class SharedIntents:
@@ -47,7 +47,7 @@ class SharedIntents:
         """
         if not await self._may_be_news(subject_id, after):
             return ()
-        found = self._ledgers.ho2m.read(key=events.shared_intents_key(subject_id), after_seq=after, up_to_seq=position)
+        found = self._ledgers.ho2m.read(key=shared_intents_key(subject_id), after_seq=after, up_to_seq=position)
         return [entry async for entry in found if entry.payload.get("session_id") != session_id]
 
     def wrote(self, subject_id: str) -> None:
@@ -62,7 +62,7 @@ class SharedIntents:
         if not self._ledgers.is_sole_writer:
             return True
         if self._has_any is None:
-            self._has_any = bool(await self._ledgers.ho2m.last(key=events.SHARED_INTENTS))
+            self._has_any = bool(await self._ledgers.ho2m.last(key=SHARED_INTENTS_KEY))
         if not self._has_any:
             return False
         return after == 0 or self._written.get(subject_id, self._cleared_at) > after

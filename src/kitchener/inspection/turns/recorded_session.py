@@ -18,6 +18,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload
+from kitchener.records.index_keys import shared_intents_key
 from kitchener.runtime.sealed_root import why_unreadable
 from kitchener.sealed_values import is_sealed
 from kitchener.small_files import is_there
@@ -186,7 +187,7 @@ async def _shared(paths: LedgerPaths, past: RecordedSession) -> list[StoredEntry
     async with paths.reader_at(past.path, is_ho2m=True) as reader:
         if reader is None or past.subject_id is None:
             return []
-        found = reader.read(key=events.shared_intents_key(past.subject_id))
+        found = reader.read(key=shared_intents_key(past.subject_id))
         return [entry async for entry in found if entry.payload.get("session_id") != past.session_id]
 
 
