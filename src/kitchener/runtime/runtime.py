@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from kitchener.actors.admission.admission import TurnLimiter
-from kitchener.actors.admission.requests import check_count, check_is_text, check_texts_if_given
+from kitchener.actors.admission.argument_checks import check_count, check_is_text, check_texts_if_given
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor

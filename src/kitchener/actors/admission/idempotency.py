@@ -7,7 +7,7 @@ was running and its outcome is unknown. Explained in `docs/sessions.md`.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import anyio
 
@@ -26,6 +26,11 @@ from kitchener.records.entries import (
 )
 from kitchener.records.index_keys import idempotency_index_key
 from kitchener.records.turn import TurnCall, TurnResult
+
+APPROVAL_KEY: Final = "approval:"
+"""Prefix of the idempotency key of a turn that continues after an approval. No caller may use such a key."""
+_MAX_STARTS: Final = 16
+"""Most turns of one key that are checked, the newest first. All but the newest were aborted."""
 
 
 class KeyOwner(NamedTuple):
@@ -184,7 +189,3 @@ def _owner_of(call: TurnCall) -> KeyOwner:
     if call.subject_id is None:
         raise CallerError("an idempotency_key needs a session_id or a subject_id: it belongs to one of them")
     return KeyOwner("subject", call.subject_id)
-
-
-_MAX_STARTS = 16
-"""Most turns of one key that are checked, the newest first. All but the newest were aborted."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
 from kitchener.actors.admission.admission import Admission
-from kitchener.actors.admission.requests import APPROVAL_KEY, check_is_text, check_name, check_not_inside, check_text
+from kitchener.actors.admission.argument_checks import check_is_text, check_name, check_not_inside, check_text
+from kitchener.actors.admission.idempotency import APPROVAL_KEY
 from kitchener.actors.approval.resumption import AnsweredRequest, read_answered_requests
 from kitchener.actors.approval.wording import resumed_message
 from kitchener.actors.sessions.active_session import SessionManager

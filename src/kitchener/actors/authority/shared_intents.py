@@ -13,6 +13,9 @@ import anyio
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records.index_keys import SHARED_INTENTS_KEY, shared_intents_key
 
+_MAX_SUBJECTS: Final = 10_000
+"""Most subjects whose positions are cached. Clearing the cache bounds memory, and costs each session one more read."""
+
 
 class SharedIntents:
     """Reads the shared intents of one agent class. Reads no entries while no intent of the class is shared.
@@ -66,7 +69,3 @@ class SharedIntents:
         if not self._has_any:
             return False
         return after == 0 or self._written.get(subject_id, self._cleared_at) > after
-
-
-_MAX_SUBJECTS: Final = 10_000
-"""Most subjects whose positions are cached. Clearing the cache bounds memory, and costs each session one more read."""

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 import anyio.lowlevel
 
-from kitchener.actors.admission.requests import MAX_NAME
+from kitchener.actors.admission.argument_checks import MAX_NAME
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock, iso
