@@ -250,7 +250,7 @@ class HO2Supervisor:
     ) -> TurnOutcome:
         """Waits in the session's queue and for a slot of the runtime, then runs the turn."""
         links = live_links()
-        if nested := bool(links):
+        if nested := links != ():
             self._checks.nesting(session.session_id)
         token = CALLING_CHAIN.set((*links, session.session_id))
         try:

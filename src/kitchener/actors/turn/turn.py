@@ -458,8 +458,10 @@ class Turn:
 
     async def _complete_chain(self, cost: CostSummary, trace_hash: str) -> None:
         """Ends the work orders that the turn is done with, and writes the totals of the chain."""
-        chain, authority, earlier = self._chain, self._authority, self._earlier_failures
-        done_with = earlier if authority is None else authority.done_with(earlier, chain.work_orders)
+        chain = self._chain
+        done_with: Sequence[str] = self._earlier_failures
+        if self._authority is not None:
+            done_with = self._authority.done_with(done_with, chain.work_orders)
         for wo_id in done_with:  # otherwise the context would show an old outage forever
             await chain.abandon(wo_id, "turn_over")
         if (resumed_id := self._approval.resumed_id) is not None:
