@@ -44,7 +44,7 @@ from kitchener.replaying.replay_supervisors import ReplaySupervisors, run_turn
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
 from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy_version_of
-from kitchener.runtime.agent import tools_of
+from kitchener.runtime.agents.class_tools import tools_of
 from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
 from kitchener.runtime.tools.connected_servers import wanted_tools
 
