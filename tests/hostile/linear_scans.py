@@ -40,8 +40,8 @@ from kitchener.actors.executor.packs import compile_pack, fence
 from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.executor.tool_rounds.result_pages import page_of
 from kitchener.actors.tools import schema as tool_schema
-from kitchener.actors.tools.registry import Tool
 from kitchener.actors.tools.results import fitting_start
+from kitchener.actors.tools.tool import Tool
 from kitchener.actors.tools.tool_gates import ToolGates
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.cli.app import build_app

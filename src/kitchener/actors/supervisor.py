@@ -12,7 +12,7 @@ from functools import partial
 import anyio
 from pydantic import BaseModel
 
-from kitchener.actors.approval.approvals import GivenAnswer
+from kitchener.actors.approval.given_answer import GivenAnswer
 from kitchener.actors.assembly import GivenParts, SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.sessions.active_session import SessionManager

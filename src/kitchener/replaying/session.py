@@ -18,7 +18,8 @@ from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources, SourcesSealed
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import Tool, ToolRegistry
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.tool import Tool
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.ids import anonymous_subject, memory_namespace

@@ -8,7 +8,8 @@ from typing import Final
 
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.tools.named_tools import load_tools
-from kitchener.actors.tools.registry import Tool, ToolRegistry
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.tool import Tool
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.config.settings import dotted_key
 from kitchener.config.shown import described_key

@@ -11,7 +11,7 @@ import anyio
 
 from kitchener.actors.admission.argument_checks import check_is_text
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import Tool
+from kitchener.actors.tools.tool import Tool
 from kitchener.config import DEFAULT_AGENT
 from kitchener.config.settings import toml_key
 from kitchener.errors import CallerError
