@@ -23,7 +23,7 @@ from kitchener import open_runtime
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, verify_ledger
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.records.events import index_keys
+from kitchener.records.index_keys import index_keys
 
 HO2M = Path("HO2/ADMIN/ho2m.jsonl")
 COMMIT_ENTRIES = 20_000

@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks.conversations import Conversation, read_conversations
 from kitchener import HO2Config
-from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.authority.ranking import TurnWords, words_under
 from kitchener.actors.similarity.embeddings import SCORED
 from kitchener.actors.similarity.matrix import VectorMatrix

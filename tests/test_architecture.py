@@ -441,7 +441,7 @@ STARTS_IN_SHARED_GROUPS = {
     "src/kitchener/ledger/write/commit_group.py: _watch": "the rounds of ledgers: their failure is everybody's",
     "src/kitchener/ledger/write/commit_group.py: _raise_fault": "the same",
     "src/kitchener/mcp/connection.py: _command": "the group of one connection, entered on the stack of that connection",
-    "src/kitchener/runtime/agent.py: open": "the ledgers of an agent class, without which the runtime cannot go on",
+    "src/kitchener/runtime/agents/agent.py: open": "the ledgers of an agent class, without which the runtime cannot go on",
     "src/kitchener/serve/event_stream.py: check": "the group of one request",
 }
 """Functions that start a task in a task group of somebody else, and why its errors may reach the others in the group."""

@@ -21,7 +21,7 @@ import anyio
 import pytest
 
 from kitchener import FilePart, HO2Supervisor, TurnResult, TurnUpdate, open_runtime, testing, tool
-from kitchener.actors.tools.registry import DeclaredLimits
+from kitchener.actors.tools.tool import DeclaredLimits
 from kitchener.config import ProviderConfig, ServeClientConfig, ServeConfig
 from kitchener.config.settings import Settings
 from kitchener.errors import Overloaded, ProviderError

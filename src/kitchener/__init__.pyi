@@ -2,7 +2,7 @@
 
 from kitchener.actors.sessions.history import Exchange as Exchange
 from kitchener.actors.supervisor import HO2Supervisor as HO2Supervisor
-from kitchener.actors.tools.registry import tool as tool
+from kitchener.actors.tools.tool import tool as tool
 from kitchener.config import HO2Config as HO2Config
 from kitchener.config import RuntimeConfig as RuntimeConfig
 from kitchener.errors import ActorStopped as ActorStopped

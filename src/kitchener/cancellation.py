@@ -8,7 +8,6 @@ of foreign code checks here what the exception means. Explained in `docs/actors.
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from itertools import islice
 from types import TracebackType
 from typing import Final
 
@@ -17,6 +16,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from kitchener.errors import ActorStopped, LedgerError
+from kitchener.errors.nested import errors_in
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 
@@ -256,20 +256,3 @@ def _is_cancellation_alone(error: BaseException) -> bool:
 
 def _is_of_ledgers(error: BaseException) -> bool:
     return any(isinstance(each, LedgerError) for each in errors_in(error))
-
-
-def sole_error(error: BaseException) -> BaseException:
-    """The only error in nested exception groups, as task groups raise them; a group of several errors as it is."""
-    found = list(islice(errors_in(error), 2))
-    return found[0] if len(found) == 1 else error
-
-
-def errors_in(error: BaseException) -> Iterator[BaseException]:
-    """The errors in nested exception groups, in order; an error that is no group itself."""
-    waiting = [error]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, BaseExceptionGroup):
-            waiting.extend(reversed(each.exceptions))
-        else:
-            yield each

@@ -6,8 +6,9 @@ The texts of HTTP clients name their classes, and most omit what the operating s
 import os
 import socket
 import ssl
-from collections.abc import Iterator
 from urllib.parse import urlsplit
+
+from kitchener.errors.nested import with_causes
 
 
 def told_of_connect(host: str, port: object, error: OSError, *, is_proxy: bool = False) -> str:
@@ -43,18 +44,8 @@ def problem_of_socket(error: OSError) -> str:
 def problem_of_system(error: BaseException) -> OSError | None:
     """Returns the operating system's error under one of a library, which may say only that all attempts failed; None: there is
     none."""
-    for each in chain_of(error):
+    for each in with_causes(error):
         for inner in each.exceptions if isinstance(each, ExceptionGroup) else (each,):
             if isinstance(inner, OSError) and inner.errno is not None:
                 return inner
     return None
-
-
-def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """Yields the error and its causes."""
-    seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__ or each.__context__

@@ -104,13 +104,6 @@ def error_text(error: BaseException) -> str:
         return f"{type(error).__name__} without a readable text"
 
 
-def first_error(error: BaseException) -> BaseException:
-    """Returns the error itself, or the first one of nested groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _exists(path: str) -> bool:
     try:
         return os.path.lexists(path)

@@ -22,7 +22,8 @@ from kitchener.errors import ProviderError
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, Ledgers, StoredEntry, open_ledgers
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.records.events import SEALING_CHANGED, SOURCE_RECORDED, index_keys
+from kitchener.records.events import SEALING_CHANGED, SOURCE_RECORDED
+from kitchener.records.index_keys import index_keys
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import Cost, WorkOrder

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.errors import KitchenerError, ProviderError
 from kitchener.gateway.providers.scripted import ScriptedAnswer
 from kitchener.plain_names import origin_of

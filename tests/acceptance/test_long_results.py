@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.config import RuntimeConfig
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest, ToolUse

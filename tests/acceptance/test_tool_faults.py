@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.errors import TurnTimeout
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, ToolUse

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.errors import CallerError
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records import events

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from kitchener import HO2Config, Runtime, RuntimeConfig, TurnResult, open_runtime, tool
-from kitchener.actors.tools.registry import Tool
+from kitchener.actors.tools.tool import Tool
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.records import events
 from kitchener.records.turn import TextDelta, TurnCompleted

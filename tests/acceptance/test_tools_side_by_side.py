@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kitchener.actors.tools.registry import Tool, tool
+from kitchener.actors.tools.tool import Tool, tool
 from kitchener.records import events
 from kitchener.records.entries import NestedCost
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage

@@ -12,7 +12,8 @@ import pytest
 from kitchener import tool
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.executor_host import HostedExecutor
-from kitchener.actors.tools.registry import Tool, ToolRegistry
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.tool import Tool
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, LedgerConfig, RouterConfig
 from kitchener.errors import InvalidTransition, PromptError, ProviderError

@@ -11,7 +11,7 @@ import pytest
 
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, compute_trace_hash
-from kitchener.records.events import external_index_key, index_keys
+from kitchener.records.index_keys import external_index_key, index_keys
 from tests.ledger.support import SetClock, bodies, forget_index, numbers, segments_of
 
 Store = LedgerClient | LedgerReader

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kitchener.records import events
+from kitchener.records.index_keys import SEALING_KEY
 from tests.erasure.kit import (
     ADA,
     ARGUMENT,
@@ -78,6 +79,6 @@ async def test_index_keys_are_ids_and_nothing_else(tmp_path: Path) -> None:
             keys.update(key for (key,) in connection.execute("SELECT key FROM places"))
     kinds = {key.partition(":")[0] for key in keys if key.startswith("=")}
     ids = {"=sessions", "=turn", "=turns of", "=consolidations", "=in", "=artifact", "=source"}
-    assert kinds - {"=bias"} == {*ids, f"={events.SEALING_KEY}"}
-    assert f"={events.SEALING_KEY}" in keys, "this one has nothing after it"
+    assert kinds - {"=bias"} == {*ids, f"={SEALING_KEY}"}
+    assert f"={SEALING_KEY}" in keys, "this one has nothing after it"
     assert f"@{sessions[ADA][0]}" in keys

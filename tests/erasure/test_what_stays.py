@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.config import HO2Config, RouterConfig, RuntimeConfig
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.records import events

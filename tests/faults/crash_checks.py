@@ -17,6 +17,7 @@ from kitchener.memory.overlays import gate_window_key
 from kitchener.memory.recorded_signals import seen_in, stored_signals
 from kitchener.memory.subject_cache import overlay_keys, signal_keys
 from kitchener.records import events
+from kitchener.records.index_keys import index_keys
 from kitchener.runtime import Runtime
 from kitchener.runtime.root_layout import sealer_of
 from tests.acceptance.stack import places, scripted_config
@@ -61,7 +62,7 @@ def ledger_paths(root: Path) -> dict[str, tuple[Path, Any]]:
     at = places(root)
     memory = root / "HOT" / "memory"
     return {
-        "ho2m": (at["ho2m"], events.index_keys),
+        "ho2m": (at["ho2m"], index_keys),
         "ho1m": (at["ho1m"], None),
         "context": (at["context"], None),
         "signals": (memory / "signals.jsonl", signal_keys),

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-from kitchener.actors.tools.registry import Tool, tool
+from kitchener.actors.tools.tool import Tool, tool
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.errors import OutcomeUnknown
 from kitchener.gateway.providers.scripted import ScriptedAnswer

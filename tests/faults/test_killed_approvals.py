@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pytest
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime

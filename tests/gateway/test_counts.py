@@ -11,7 +11,7 @@ import pytest
 
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError
-from kitchener.gateway.attempts import ProviderUsage
+from kitchener.gateway.guarded_provider import ProviderUsage
 from kitchener.gateway.traits import ProviderTraits
 from kitchener.records import events
 from kitchener.records.prompt import MOST_TOKENS, PromptRequest, PromptResponse, TextPiece, Usage

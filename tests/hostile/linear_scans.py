@@ -32,7 +32,7 @@ from starlette.requests import Request
 
 import kitchener
 from kitchener import criteria, ids, signing
-from kitchener.actors.admission import requests
+from kitchener.actors.admission import argument_checks, requests
 from kitchener.actors.attention import retriever as attention
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.answers import is_stored_by_text, read_answer
@@ -40,8 +40,8 @@ from kitchener.actors.executor.packs import compile_pack, fence
 from kitchener.actors.executor.replies import ReplyText
 from kitchener.actors.executor.tool_rounds.result_pages import page_of
 from kitchener.actors.tools import schema as tool_schema
-from kitchener.actors.tools.registry import Tool
 from kitchener.actors.tools.results import fitting_start
+from kitchener.actors.tools.tool import Tool
 from kitchener.actors.tools.tool_gates import ToolGates
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.cli.app import build_app
@@ -484,7 +484,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("turn ids", lambda text: ids.session_of_turn(f"T-{text}")),
         Scan("agent classes", lambda text: ids.is_agent_class(f"RESIDENT:{text}")),
         Scan("a recorded subject", ids.check_recorded_subject),
-        Scan("an objective", lambda text: requests.check_text("objective", text)),
+        Scan("an objective", lambda text: argument_checks.check_text("objective", text)),
         Scan("a message", lambda text: _REQUESTS.message(text)),
         Scan("an acceptance criterion", lambda text: criteria.criterion_problem(f"contains:{text}", by_model=True)),
         Scan("a tool's name", lambda text: Tool(len, name=text)),

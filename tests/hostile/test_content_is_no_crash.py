@@ -14,7 +14,7 @@ import pytest
 from markupsafe import Markup
 
 from kitchener import tool
-from kitchener.actors.tools.registry import Tool
+from kitchener.actors.tools.tool import Tool
 from kitchener.config import LedgerConfig, ProviderConfig, RouterConfig
 from kitchener.errors import InvalidMessage, ProviderError
 from kitchener.gateway import build_providers

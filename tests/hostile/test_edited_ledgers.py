@@ -24,7 +24,7 @@ from kitchener.ledger.disk.manifests import segment_path
 from kitchener.ledger.format.lines import split_line
 from kitchener.ledger.index.tail import hash_of, other_key, session_key
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_head, sign_ledger
-from kitchener.records.events import idempotency_index_key
+from kitchener.records.index_keys import idempotency_index_key
 from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted

@@ -19,7 +19,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from kitchener import replay_session
-from kitchener.actors.tools.registry import Tool, tool
+from kitchener.actors.tools.tool import Tool, tool
 from kitchener.errors import RuntimeClosed, TurnTimeout
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kitchener.actors.authority.authority import SessionThread
+from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.context.lexical.postings import LexicalTurns
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from tests.acceptance.stack import open_scripted

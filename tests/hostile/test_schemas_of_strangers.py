@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchener import ClientTool
-from kitchener.actors.admission.requests import checked_client_tools
+from kitchener.actors.admission.client_tool_checks import checked_client_tools
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.errors import CallerError
 from kitchener.records.tools.client_tools import ClientToolset

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.actors.tools.registry import Tool
+from kitchener.actors.tools.tool import Tool
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ActorStopped, KitchenerError
 from kitchener.records import events

@@ -1,21 +1,17 @@
-"""Entry types, versions, sealed fields and index keys; explained in docs/ledger-entries.md."""
+"""Entry types, versions and sealed fields; explained in docs/ledger-entries.md."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kitchener.errors import EventVersionError
-from kitchener.ids import OPERATOR
 from kitchener.records import events
 
 ENTRY_TYPES = {
     name: value for name, value in vars(events).items() if isinstance(value, str) and name == value and name.isupper()
 }
-SESSION, SUBJECT = "SES-00000001", "ada"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "ledger-entries.md"
 
 
@@ -151,105 +147,3 @@ def test_the_names_of_before_are_upgraded(entry_type: str, older: dict[str, Any]
 def test_what_has_no_known_form_passes_the_upgrade(odd: Any) -> None:
     for entry_type in (events.PROJECTION_COMPUTED, events.CONFLICT_FLAG):
         assert events.read_payload(entry_type, {"proof_refs": odd})["proof_refs"] == odd
-
-
-def started(subject: str, key: str | None, *, scope: str = "subject", session: str = SESSION) -> dict[str, Any]:
-    payload = {"session_id": session, "subject_id": subject}
-    return payload if key is None else {**payload, "idempotency_key": key, "idempotency_scope": scope}
-
-
-def test_sessions_are_found_in_lists_and_by_their_external_id() -> None:
-    assert events.index_keys(events.SESSION_START, {"session_id": SESSION}) == ("sessions",)
-    named = {"session_id": SESSION, "subject_id": SUBJECT, "external_id": "chat-7"}
-    assert events.index_keys(events.SESSION_START, named) == ("sessions", events.external_index_key(SUBJECT, "chat-7"))
-    anonymous = {**named, "subject_id": f"anon-{SESSION}"}
-    assert events.index_keys(events.SESSION_START, anonymous) == ("sessions", events.external_index_key(None, "chat-7"))
-    assert events.external_index_key("a", "b|c") != events.external_index_key("a|b", "c")
-    assert events.index_keys(events.SESSION_END, {"session_id": SESSION}) == ("ended",)
-
-
-def test_a_message_is_found_by_its_key_in_its_scope() -> None:
-    assert events.index_keys(events.TURN_STARTED, started(SUBJECT, None)) == ()
-    of_subject = events.index_keys(events.TURN_STARTED, started(SUBJECT, "k"))
-    of_session = events.index_keys(events.TURN_STARTED, started(SUBJECT, "k", scope="session"))
-    assert of_subject == (events.idempotency_index_key("subject", SUBJECT, "k"),)
-    assert of_session == (events.idempotency_index_key("session", SESSION, "k"),)
-    assert of_subject != of_session
-
-
-def test_a_turn_is_found_by_its_id_by_its_subject_and_by_the_lines_it_was_shown() -> None:
-    begun = events.index_keys(events.TURN_STARTED, {**started(SUBJECT, "k"), "turn_id": "T-1"})
-    assert begun == (events.turn_index_key("T-1"), events.idempotency_index_key("subject", SUBJECT, "k"))
-    payload = {"session_id": SESSION, "subject_id": SUBJECT}
-    assert events.index_keys(events.TURN_COMPLETED, payload) == (events.subject_index_key(SUBJECT),)
-    shown = {**payload, "attention": {"biases": ["ART-1", "ART-2"]}}
-    assert events.index_keys(events.WO_PLANNED, shown) == (
-        events.bias_index_key(SUBJECT, "ART-1"),
-        events.bias_index_key(SUBJECT, "ART-2"),
-    )
-
-
-def test_consolidations_are_found_by_being_some() -> None:
-    """So that a start finds those that a crash left open, without looking at anything else."""
-    payload = {"session_id": "CONS-0000000000000001", "wo_type": "consolidate"}
-    assert events.index_keys(events.WO_PLANNED, payload) == (events.CONSOLIDATIONS_KEY,)
-    assert events.index_keys(events.WO_DISPATCHED, payload) == ()
-
-
-def test_the_signers_are_found_by_being_some() -> None:
-    assert events.index_keys(events.SIGNER_DECLARED, {"signer": None, "public_key": None}) == (events.SIGNERS_KEY,)
-
-
-def test_where_sealing_starts_is_found_without_a_scan() -> None:
-    assert events.index_keys(events.SEALING_CHANGED, {"is_sealed": True, "key_id": "0a"}) == (events.SEALING_KEY,)
-
-
-def test_requests_for_approval_and_their_answers_are_found_by_being_some() -> None:
-    """So that the open requests of all sessions are listed without a scan."""
-    for entry_type in (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED):
-        assert events.index_keys(entry_type, {"session_id": SESSION, "subject_id": SUBJECT}) == (events.APPROVALS_KEY,)
-
-
-def test_a_source_is_found_by_its_hash() -> None:
-    payload = {"subject_id": OPERATOR, "hash": "sha256:00", "text": "Be kind."}
-    assert events.index_keys(events.SOURCE_RECORDED, payload) == (events.source_index_key("sha256:00"),)
-
-
-def test_an_imported_message_is_found_with_the_turns_of_its_subject() -> None:
-    payload = {"session_id": SESSION, "subject_id": SUBJECT, "turn_id": "T-1", "role": "user", "text": "hello"}
-    assert events.index_keys(events.MESSAGE_IMPORTED, payload) == (events.subject_index_key(SUBJECT),)
-
-
-def test_an_erasure_is_found_by_its_subject() -> None:
-    payload = {"subject_id": SUBJECT, "key_id": "0a"}
-    assert events.index_keys(events.SUBJECT_ERASED, payload) == (events.erased_index_key(SUBJECT),)
-
-
-KEYED = {
-    "APPROVAL_REQUESTED",
-    "APPROVAL_RESOLVED",
-    "SEALING_CHANGED",
-    "SIGNER_DECLARED",
-    "SOURCE_RECORDED",
-    "SESSION_START",
-    "SESSION_END",
-    "TURN_STARTED",
-    "TURN_COMPLETED",
-    "MESSAGE_IMPORTED",
-    "SUBJECT_ERASED",
-    "LIFECYCLE_VOIDED",
-}
-
-
-@pytest.mark.parametrize("entry_type", sorted(set(ENTRY_TYPES) - KEYED))
-def test_other_entries_are_found_by_their_session_alone(entry_type: str) -> None:
-    assert events.index_keys(entry_type, {"session_id": SESSION, "subject_id": SUBJECT, "external_id": "x"}) == ()
-
-
-@given(st.lists(st.text("ab:", min_size=1, max_size=2), min_size=3, max_size=4), st.data())
-def test_two_keys_are_the_same_only_if_owner_and_key_are(words: list[str], data: st.DataObject) -> None:
-    """Regression: subject `a` with key `b|c` was answered with what subject `a|b` with key `c` had been told."""
-    cuts = [data.draw(st.integers(1, len(words) - 1)) for _ in range(2)]
-    one, other = [("|".join(words[:cut]), "|".join(words[cut:])) for cut in cuts]
-    same = events.idempotency_index_key("subject", *one) == events.idempotency_index_key("subject", *other)
-    assert same == (one == other)

@@ -15,7 +15,7 @@ import anyio
 
 from kitchener import ClientOutput, ClientTool
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.errors import ProviderError, TurnTimeout
 from kitchener.ledger import LedgerEntry
 from kitchener.records.parts import ImagePart

@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from kitchener.actors.sources import RequestSources
-from kitchener.actors.tools.registry import ToolRegistry, tool
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.tool import tool
 from kitchener.canonical import canonical_bytes
 from kitchener.config import HO2Config, LedgerConfig, RuntimeConfig
 from kitchener.errors import CallerError, NotOnRecord

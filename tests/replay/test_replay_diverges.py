@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError, LedgerDamaged, PromptError, UnknownSession
 from kitchener.ledger.format.lines import StoredEntry, render_batch

@@ -1,6 +1,6 @@
 """Tools that recorded sessions use: one that answers, and one that fails."""
 
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 
 
 @tool(read_only=True)

@@ -7,8 +7,8 @@ from kitchener.actors.attention.retriever import ContextProvider as ContextProvi
 from kitchener.actors.executor.executor import HO1Executor as HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary as PromptLibrary
 from kitchener.actors.sessions.active_session import SessionManager as SessionManager
-from kitchener.actors.tools.registry import Tool as Tool
 from kitchener.actors.tools.registry import ToolRegistry as ToolRegistry
+from kitchener.actors.tools.tool import Tool as Tool
 from kitchener.actors.turn.services import DegradedCall as DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter as TokenBudgeter
 from kitchener.actors.work.quality import QualityGate as QualityGate

@@ -16,7 +16,8 @@ from kitchener.actors.admission.requests import RequestChecks
 from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
-from kitchener.actors.authority.authority import ContextAuthority, TurnComparer, ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
+from kitchener.actors.authority.authority import ContextAuthority, TurnComparer
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.consolidation.triggers import BackgroundJobs, ConsolidationTriggers
 from kitchener.actors.erasure import ErasureGuard
@@ -38,7 +39,7 @@ from kitchener.clock import Clock
 from kitchener.config import SIGNAL_KINDS, HO2Config, LimitsConfig
 from kitchener.errors import CallerError
 from kitchener.ids import IdSource, RandomIds
-from kitchener.lanes.own_thread import OwnThread
+from kitchener.lanes.own_loop import OwnLoop
 from kitchener.ledger import LateLedgers, LedgerGroup
 from kitchener.media.content_store import ContentStore
 from kitchener.records.events import POLICY_VERSION
@@ -75,7 +76,7 @@ class SharedResources:
         listeners: listeners for streamed text by work order id; shared with the executor
         tasks: the task group of streamed turns; None without a runtime
         background: runs consolidations after the reply; None without a runtime
-        thread: the thread from which calls may come; by default the one that makes this object
+        loop: the event loop from which calls may come; by default the one on which this object is made
         is_open: whether the ledgers are open
         wait_open: returns when the ledgers are open; called while `is_open` is False
         signer: signs projections; None: no key is configured
@@ -98,7 +99,7 @@ class SharedResources:
     listeners: dict[str, UpdateListener] = field(default_factory=dict)
     tasks: TaskGroup | None = None
     background: BackgroundJobs | None = None
-    thread: OwnThread = field(default_factory=OwnThread)
+    loop: OwnLoop = field(default_factory=OwnLoop)
     is_open: bool = True
     wait_open: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
     signer: Signer | None = None

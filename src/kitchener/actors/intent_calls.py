@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, get_args
 
 from kitchener.actors.admission.admission import Admission
-from kitchener.actors.admission.requests import check_list, check_name, check_not_inside, check_text
-from kitchener.actors.authority.authority import ContextAuthority, SessionThread
+from kitchener.actors.admission.argument_checks import check_list, check_name, check_not_inside, check_text
+from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.fresh_ids import check_session_id

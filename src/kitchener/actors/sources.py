@@ -34,6 +34,7 @@ from kitchener.records.entries import (
     SourceRecordedPayload,
     ToolDefinition,
 )
+from kitchener.records.index_keys import source_index_key
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.tools.client_tools import ClientToolset
 
@@ -126,7 +127,7 @@ class RequestSources:
         Args:
             ho2m: the ledger of the agent class's supervisor
         """
-        if not await ho2m.known_keys([events.source_index_key(self.config_hash)]):
+        if not await ho2m.known_keys([source_index_key(self.config_hash)]):
             await record_sources(ho2m, self.texts)
 
 
@@ -192,7 +193,7 @@ async def record_sources(ho2m: Ledger, sources: Iterable[Source]) -> None:
         ho2m: the ledger of the agent class's supervisor
         sources: each configuration with all sources that it names
     """
-    keys = {events.source_index_key(each.hash): each for each in sources}
+    keys = {source_index_key(each.hash): each for each in sources}
     known = await ho2m.known_keys(keys)
     limit = max(_SHORTEST_PIECE, (ho2m.config.max_entry_bytes - _ENTRY_FIELDS_BYTES) // _CHAR_BYTES)
     new = [entry for key, each in keys.items() if key not in known for entry in _entries(each, limit)]
@@ -210,8 +211,8 @@ async def read_texts(ho2m: LedgerReader, config_hash: str) -> list[Source]:
     if whole is None:
         return []
     named = [(kind, each["hash"]) for each, kind in named_sources(json.loads(whole.text))]
-    entries = await ho2m.of_keys(events.source_index_key(source_hash) for _, source_hash in named)
-    found = [_source_of(entries[events.source_index_key(source_hash)], kind, source_hash) for kind, source_hash in named]
+    entries = await ho2m.of_keys(source_index_key(source_hash) for _, source_hash in named)
+    found = [_source_of(entries[source_index_key(source_hash)], kind, source_hash) for kind, source_hash in named]
     return [whole, *known] if len(known := [each for each in found if each is not None]) == len(named) else []
 
 
@@ -229,7 +230,7 @@ async def read_source(ho2m: ReadableLedger, kind: SourceKind, source_hash: str) 
         SourcesSealed: it is sealed, and the key is gone or not configured
         LedgerError: the text is not whole, or has another hash
     """
-    return _source_of([each async for each in ho2m.read(key=events.source_index_key(source_hash))], kind, source_hash)
+    return _source_of([each async for each in ho2m.read(key=source_index_key(source_hash))], kind, source_hash)
 
 
 def _source_of(entries: Iterable[StoredEntry], kind: SourceKind, source_hash: str) -> Source | None:

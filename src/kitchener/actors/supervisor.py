@@ -12,11 +12,11 @@ from functools import partial
 import anyio
 from pydantic import BaseModel
 
-from kitchener.actors.admission.idempotency import KeyUse
-from kitchener.actors.approval.approvals import GivenAnswer
+from kitchener.actors.approval.given_answer import GivenAnswer
 from kitchener.actors.assembly import GivenParts, SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.sessions.active_session import SessionManager
+from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.reply import TurnOutcome
@@ -105,67 +105,7 @@ class HO2Supervisor:
         self.erasure, self.outside = parts.erasure, parts.outside
         """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
 
-    async def start_session(
-        self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
-    ) -> SessionId:
-        """Starts a session, or returns the open session with this id. Starting a session twice has no further effect.
-
-        Args:
-            session_id: `SES-` and 8 to 32 lower-case hex digits; None: a new random id
-            subject_id: the subject of the conversation; None: an anonymous subject of this session only
-            external_id: the caller's own name for the session, recorded in `SESSION_START`; separate for each subject
-
-        Raises:
-            SessionEnded: a session with this id has ended
-            SessionMismatch: a session with this id belongs to another subject
-        """
-        self._checks.start(session_id, subject_id, external_id)
-        await self._ready()
-        session = await self._sessions.start(session_id, subject_id=subject_id, external_id=external_id)
-        self._ledgers.request_commit()
-        return session.session_id
-
-    async def find_external(self, external_id: str, *, subject_id: str | None = None) -> SessionId | None:
-        """Returns the id of the subject's newest session with this external id, or None.
-
-        Args:
-            external_id: the name that was passed to `start_session`
-            subject_id: the session's subject; None: a session that was started without a subject
-        """
-        return next(iter(await self.find_all_external(external_id, subject_id=subject_id, limit=1)), None)
-
-    async def find_all_external(
-        self, external_id: str, *, subject_id: str | None = None, limit: int = 16
-    ) -> tuple[SessionId, ...]:
-        """Like `find_external`, for the newest `limit` sessions, at least 1: returns their ids, oldest first."""
-        self._checks.external_id(external_id, subject_id, limit)
-        await self._ready()
-        return await self._sessions.names.sessions(external_id, subject_id, limit)
-
-    async def session(self, session_id: str) -> SessionManager:
-        """Returns the session with its history and counters, activated from the ledger if it is passive."""
-        self._checks.session_id(session_id)
-        await self._ready()
-        return await self._sessions.find(session_id)
-
-    async def end_session(self, session_id: str, *, reason: str = "ended") -> None:
-        """Ends the session after the messages that are already queued. The session then takes no more turns.
-
-        Args:
-            session_id: the session to end
-            reason: recorded in `SESSION_END`, never encrypted
-
-        Raises:
-            ReentrantTurn: the caller is a tool of the session's own turn
-        """
-        self._checks.end(session_id, reason)
-        await self._ready()
-        session = await self._sessions.find_open(session_id)
-        async with self._admission.call(session):
-            if not session.state.is_ended:
-                await session.end_session(session_id, session.state.completed_turns, session.state.cost, reason)
-
-    async def handle_turn(  # noqa: PLR0913  what a message may bring; all by keyword
+    async def handle_turn(  # noqa: PLR0913  written out, as `**options` would hide them from `help`, notebooks and a TypeError
         self,
         message: str,
         *,
@@ -227,6 +167,164 @@ class HO2Supervisor:
             outcome = await self.handle_call(message, call, listener)
         self._consolidations.start(outcome.gates)
         return as_asked(outcome.result, call.output)
+
+    async def stream_turn(  # noqa: PLR0913  as `handle_turn`
+        self,
+        message: str,
+        *,
+        session_id: str | None = None,
+        subject_id: str | None = None,
+        idempotency_key: str | None = None,
+        memory: bool = True,
+        deadline: float | None = None,
+        acceptance: Sequence[str] = (),
+        parts: Sequence[FilePart | ReadPart] = (),
+        speaker: str | None = None,
+        output: type[BaseModel] | Mapping[str, object] | OutputSchema | None = None,
+        tool_choice: str = "auto",
+        client_tools: Sequence[ClientTool] | ClientToolset = (),
+    ) -> AsyncGenerator[TurnUpdate, None]:
+        """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
+
+        The arguments and errors are those of `handle_turn`. Closing the generator cancels the turn: use `contextlib.aclosing`
+        where you may stop reading early. Text is provisional until the turn completes: `TextRetracted` withdraws the text of a
+        failed attempt.
+        """
+        if self._host.tasks is None:
+            raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
+        self._host.loop.check()
+        call = self._checks.call(
+            session_id=session_id,
+            subject_id=subject_id,
+            idempotency_key=idempotency_key,
+            memory=memory,
+            deadline=deadline,
+            acceptance=acceptance,
+            parts=parts,
+            speaker=speaker,
+            output=output,
+            tool_choice=tool_choice,
+            client_tools=client_tools,
+        )
+
+        async def run(tell: UpdateListener) -> None:
+            outcome = await self.handle_call(message, call, tell)
+            await tell(TurnCompleted(as_asked(outcome.result, call.output)))
+            self._consolidations.start(outcome.gates)
+
+        async with aclosing(streamed(run, self._host.tasks, self._host.limits.stream_buffer)) as updates:
+            async for update in updates:
+                yield update
+
+    async def handle_call(self, message: str, call: TurnCall, listener: UpdateListener | None = None) -> TurnOutcome:
+        """Runs the turn of a message with checked options: idempotency, session, admission, turn. A replay calls it too."""
+        message, key = self._checks.message(message), call.idempotency_key
+        if call.parts:
+            call = await self._content.read(call)
+        await self._ready(listener)
+        if key is not None:
+            return await self._handle_once(key, message, call, listener)
+        self._checks.size(message, self._ledgers.ho2m.config)
+        session = await self._sessions.find_or_start(call.session_id, call.subject_id)
+        return await self._run_admitted(session, message, call, listener)
+
+    async def _handle_once(self, key: str, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
+        """Returns the one result of an idempotency key, from an earlier turn or from a new one."""
+        if call.session_id is not None:
+            self._checks.nesting(call.session_id)
+            await self._sessions.find(call.session_id, subject_id=call.subject_id)
+        deadline = call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s
+        async with self._keys.use(key, message, deadline=deadline, call=call) as use:
+            if use.result is not None:  # a copy: the original turn starts the consolidation
+                return TurnOutcome(use.result)
+            await self._ready()  # again: an earlier turn with the key may have run until now
+            self._checks.size(message, self._ledgers.ho2m.config)
+            session = await self._sessions.find_or_start(call.session_id, call.subject_id)
+            use.session_id = session.session_id
+            outcome = await self._run_admitted(session, message, call, listener)
+            use.result = outcome.result
+            return outcome
+
+    async def _run_admitted(
+        self, session: SessionManager, message: str, call: TurnCall, listener: UpdateListener | None
+    ) -> TurnOutcome:
+        """Waits in the session's queue and for a slot of the runtime, then runs the turn."""
+        links = live_links()
+        if nested := links != ():
+            self._checks.nesting(session.session_id)
+        token = CALLING_CHAIN.set((*links, session.session_id))
+        try:
+            queue = await self._admission.enter(session, message, call, nested=nested)
+            try:
+                session.check_open()  # an earlier call in the session's queue may have ended the session
+                self._sessions.check(session.subject_id)
+                if session.state.approvals is not None:
+                    await self._approvals.expire(session)
+                return await self._runner.run(session, queue, message, call, listener)
+            finally:
+                self._admission.leave(session, nested=nested)
+        finally:
+            CALLING_CHAIN.reset(token)
+
+    async def start_session(
+        self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
+    ) -> SessionId:
+        """Starts a session, or returns the open session with this id. Starting a session twice has no further effect.
+
+        Args:
+            session_id: `SES-` and 8 to 32 lower-case hex digits; None: a new random id
+            subject_id: the subject of the conversation; None: an anonymous subject of this session only
+            external_id: the caller's own name for the session, recorded in `SESSION_START`; separate for each subject
+
+        Raises:
+            SessionEnded: a session with this id has ended
+            SessionMismatch: a session with this id belongs to another subject
+        """
+        self._checks.start(session_id, subject_id, external_id)
+        await self._ready()
+        session = await self._sessions.start(session_id, subject_id=subject_id, external_id=external_id)
+        self._ledgers.request_commit()
+        return session.session_id
+
+    async def find_external(self, external_id: str, *, subject_id: str | None = None) -> SessionId | None:
+        """Returns the id of the subject's newest session with this external id, or None.
+
+        Args:
+            external_id: the name that was passed to `start_session`
+            subject_id: the session's subject; None: a session that was started without a subject
+        """
+        return next(iter(await self.find_all_external(external_id, subject_id=subject_id, limit=1)), None)
+
+    async def find_all_external(
+        self, external_id: str, *, subject_id: str | None = None, limit: int = 16
+    ) -> tuple[SessionId, ...]:
+        """Like `find_external`, for the newest `limit` sessions, at least 1: returns their ids, oldest first."""
+        self._checks.external_id(external_id, subject_id, limit)
+        await self._ready()
+        return await self._sessions.names.sessions(external_id, subject_id, limit)
+
+    async def session(self, session_id: str) -> SessionManager:
+        """Returns the session with its history and counters, activated from the ledger if it is passive."""
+        check_session_id(session_id)
+        await self._ready()
+        return await self._sessions.find(session_id)
+
+    async def end_session(self, session_id: str, *, reason: str = "ended") -> None:
+        """Ends the session after the messages that are already queued. The session then takes no more turns.
+
+        Args:
+            session_id: the session to end
+            reason: recorded in `SESSION_END`, never encrypted
+
+        Raises:
+            ReentrantTurn: the caller is a tool of the session's own turn
+        """
+        self._checks.end(session_id, reason)
+        await self._ready()
+        session = await self._sessions.find_open(session_id)
+        async with self._admission.call(session):
+            if not session.state.is_ended:
+                await session.end_session(session_id, session.state.completed_turns, session.state.cost, reason)
 
     async def approve(
         self,
@@ -303,34 +401,11 @@ class HO2Supervisor:
             outcome = await self._approvals.answer_client(outputs, partial(self._continue, listener=listener))
         return outcome.result if outcome is not None else None
 
-    async def run_consolidation(
-        self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
-    ) -> list[WorkOrder]:
-        """Consolidates the signals whose gates are open now, and returns a finished work order for each of them.
-
-        Args:
-            signal_ids: `TurnResult.consolidation_candidates`, or any signal ids
-            namespace: `agent_class/subject_id`, both percent-encoded; None: the signal ids come from results and know theirs
-            gate_ts: when the gates opened, ISO time with a zone; None: now
-
-        Raises:
-            CallerError: long-term memory is off, an argument is wrong, a namespace is missing or belongs to another agent class
-            LedgerError: a consolidation could not be recorded
-            ActorStopped: a part that the consolidation called was cancelled, but not by the caller
-        """
-        by_namespace = self._checks.consolidation(signal_ids, namespace)
-        await self._ready()
-        return await self._consolidations.run(by_namespace, gate_ts)
-
-    async def recover(self) -> None:
-        """Ends the consolidations that a crash left open, and records the sources of requests and the signer of projections.
-
-        A runtime calls this before its first turn. A turn that a crash left open is closed when its session is next activated.
-        """
-        await self._sources.record(self._ledgers.ho2m)
-        await self._consolidations.recover()
-        if self._authority is not None:
-            await self._authority.declare_signer()
+    async def _continue(self, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
+        """Runs the turn that continues one whose calls waited for an answer."""
+        outcome = await self.handle_call(message, call, listener)
+        self._consolidations.start(outcome.gates)
+        return outcome
 
     async def declare_intent(
         self,
@@ -384,113 +459,40 @@ class HO2Supervisor:
         await self._ready()
         await self._intents.keep(session_id, keep)
 
-    async def stream_turn(  # noqa: PLR0913  as `handle_turn`
-        self,
-        message: str,
-        *,
-        session_id: str | None = None,
-        subject_id: str | None = None,
-        idempotency_key: str | None = None,
-        memory: bool = True,
-        deadline: float | None = None,
-        acceptance: Sequence[str] = (),
-        parts: Sequence[FilePart | ReadPart] = (),
-        speaker: str | None = None,
-        output: type[BaseModel] | Mapping[str, object] | OutputSchema | None = None,
-        tool_choice: str = "auto",
-        client_tools: Sequence[ClientTool] | ClientToolset = (),
-    ) -> AsyncGenerator[TurnUpdate, None]:
-        """Runs a turn like `handle_turn` and yields its updates; the last one is `TurnCompleted`.
+    async def run_consolidation(
+        self, signal_ids: Sequence[str], *, namespace: str | None = None, gate_ts: str | None = None
+    ) -> list[WorkOrder]:
+        """Consolidates the signals whose gates are open now, and returns a finished work order for each of them.
 
-        The arguments and errors are those of `handle_turn`. Closing the generator cancels the turn: use `contextlib.aclosing`
-        where you may stop reading early. Text is provisional until the turn completes: `TextRetracted` withdraws the text of a
-        failed attempt.
+        Args:
+            signal_ids: `TurnResult.consolidation_candidates`, or any signal ids
+            namespace: `agent_class/subject_id`, both percent-encoded; None: the signal ids come from results and know theirs
+            gate_ts: when the gates opened, ISO time with a zone; None: now
+
+        Raises:
+            CallerError: long-term memory is off, an argument is wrong, a namespace is missing or belongs to another agent class
+            LedgerError: a consolidation could not be recorded
+            ActorStopped: a part that the consolidation called was cancelled, but not by the caller
         """
-        if self._host.tasks is None:
-            raise CallerError("stream_turn needs a runtime (open_runtime); a supervisor assembled by hand has handle_turn")
-        self._host.thread.check()
-        call = self._checks.call(
-            session_id=session_id,
-            subject_id=subject_id,
-            idempotency_key=idempotency_key,
-            memory=memory,
-            deadline=deadline,
-            acceptance=acceptance,
-            parts=parts,
-            speaker=speaker,
-            output=output,
-            tool_choice=tool_choice,
-            client_tools=client_tools,
-        )
+        by_namespace = self._checks.consolidation(signal_ids, namespace)
+        await self._ready()
+        return await self._consolidations.run(by_namespace, gate_ts)
 
-        async def run(tell: UpdateListener) -> None:
-            outcome = await self.handle_call(message, call, tell)
-            await tell(TurnCompleted(as_asked(outcome.result, call.output)))
-            self._consolidations.start(outcome.gates)
+    async def recover(self) -> None:
+        """Ends the consolidations that a crash left open, and records the sources of requests and the signer of projections.
 
-        async with aclosing(streamed(run, self._host.tasks, self._host.limits.stream_buffer)) as updates:
-            async for update in updates:
-                yield update
-
-    async def handle_call(self, message: str, call: TurnCall, listener: UpdateListener | None = None) -> TurnOutcome:
-        """Runs the turn of a message with checked options: idempotency, session, admission, turn. A replay calls it too."""
-        message, key = self._checks.message(message), call.idempotency_key
-        if call.parts:
-            call = await self._content.read(call)
-        return await (self._admit(message, call, listener) if key is None else self._handle_once(key, message, call, listener))
-
-    async def _handle_once(self, key: str, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
-        """Returns the one result of an idempotency key, from an earlier turn or from a new one."""
-        await self._ready(listener)
-        if call.session_id is not None:
-            self._checks.nesting(call.session_id)
-            await self._sessions.find(call.session_id, subject_id=call.subject_id)
-        deadline = call.deadline if call.deadline is not None else anyio.current_time() + self.config.turn_deadline_s
-        async with self._keys.use(key, message, deadline=deadline, call=call) as use:
-            if use.result is not None:  # a copy: the original turn starts the consolidation
-                return TurnOutcome(use.result)
-            outcome = await self._admit(message, call, listener, use)
-            use.result = outcome.result
-            return outcome
-
-    async def _admit(
-        self, message: str, call: TurnCall, listener: UpdateListener | None, use: KeyUse | None = None
-    ) -> TurnOutcome:
-        """Finds or starts the session and tells `use`, waits in the session's queue and for a slot, then runs the turn."""
-        await self._ready(listener)
-        self._checks.size(message, self._ledgers.ho2m.config)
-        if call.session_id is None:
-            session = await self._sessions.start(subject_id=call.subject_id)
-        else:
-            session = await self._sessions.find_open(call.session_id, subject_id=call.subject_id)
-        links = live_links()
-        if nested := bool(links):
-            self._checks.nesting(session.session_id)
-        if use is not None:
-            use.session_id = session.session_id
-        token = CALLING_CHAIN.set((*links, session.session_id))
-        try:
-            queue = await self._admission.enter(session, message, call, nested=nested)
-            try:
-                session.check_open()  # an earlier call in the session's queue may have ended the session
-                self._sessions.check(session.subject_id)
-                if session.state.approvals is not None:
-                    await self._approvals.expire(session)
-                return await self._runner.run(session, queue, message, call, listener)
-            finally:
-                self._admission.leave(session, nested=nested)
-        finally:
-            CALLING_CHAIN.reset(token)
-
-    async def _continue(self, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
-        """Runs the turn that continues one whose calls waited for an answer."""
-        outcome = await self.handle_call(message, call, listener)
-        self._consolidations.start(outcome.gates)
-        return outcome
+        A runtime calls this before its first turn. A turn that a crash left open is closed when its session is next activated.
+        """
+        await self._sources.record(self._ledgers.ho2m)
+        await self._consolidations.recover()
+        if self._authority is not None:
+            await self._authority.declare_signer()
 
     async def _ready(self, listener: UpdateListener | None = None) -> None:
-        self._checks.listener(listener)
-        self._host.thread.check()
+        """Returns when the ledgers are open. Refuses calls from elsewhere and during a shutdown, and what is no listener."""
+        if listener is not None:
+            self._checks.listener(listener)
+        self._host.loop.check()
         if not self._host.is_open:
             await self._host.wait_open()
         if self._limiter.is_closed:

@@ -58,7 +58,7 @@ from kitchener.errors import (
     UnknownSession,
     UnknownSubject,
 )
-from kitchener.plain_names import first_error
+from kitchener.errors.nested import first_error
 
 # The first matching class decides, so subclasses stand before their base classes.
 _EXIT_CODES: Final = (

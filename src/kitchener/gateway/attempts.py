@@ -6,18 +6,17 @@ streams both use it. Explained in `docs/gateway.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import anyio
 
 from kitchener.cancellation import failed_alone
-from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
-from kitchener.gateway.resilience import CircuitBreaker, Pace, backoff, is_throttled, too_long_a_pause
+from kitchener.gateway.guarded_provider import GuardedProvider
+from kitchener.gateway.resilience import backoff, is_throttled, too_long_a_pause
 from kitchener.gateway.routing import Candidate
 from kitchener.gateway.switch import model_calls_forbidden
-from kitchener.gateway.traits import ProviderTraits
 from kitchener.lanes.envelope import Outlet
 from kitchener.logs import get_logger
 from kitchener.records.prompt import (
@@ -25,10 +24,8 @@ from kitchener.records.prompt import (
     OnAttempt,
     PromptRequest,
     PromptResponse,
-    Provider,
     StreamRestart,
     TextPiece,
-    Usage,
 )
 from kitchener.records.tokens import tokens_of_bytes
 
@@ -36,66 +33,6 @@ _log = get_logger(__name__)
 
 _OF_THE_ANSWER: Final = ("malformed", "empty")
 """Failures of an answer's content. They are retried, but do not count for the circuit breaker."""
-
-
-@dataclass(slots=True)
-class ProviderUsage:
-    """What the answered calls of a provider, or of one of its models, used since the gateway began, as the provider counted."""
-
-    calls: int = 0
-    input_tokens: int = 0
-    """Tokens sent, including cached ones."""
-    cached_tokens: int = 0
-    """Sent tokens that the provider's cache served."""
-    output_tokens: int = 0
-    cache_write_tokens: int = 0
-    """Sent tokens that the provider wrote to its cache."""
-
-    def add(self, usage: Usage) -> None:
-        """Counts an answer."""
-        self.calls += 1
-        self.input_tokens += usage.input_tokens
-        self.cached_tokens += usage.cached_tokens or 0
-        self.output_tokens += usage.output_tokens
-        self.cache_write_tokens += usage.cache_write_tokens or 0
-
-
-@dataclass(slots=True)
-class FailureCounts:
-    """How often attempts of a model failed for one reason, since the gateway began."""
-
-    calls: int = 0
-    """Calls that ended without an answer, of which this was the last attempt, or which could not begin one."""
-    retries: int = 0
-    """Attempts after which their call continued, at the same provider or at a fallback."""
-
-
-@dataclass(slots=True)
-class GuardedProvider:
-    """One provider with its pace and its circuit breaker. Its id is the name of its lane."""
-
-    provider_id: str
-    provider: Provider
-    config: ProviderConfig
-    timeout_s: float
-    """Longest attempt, seconds."""
-    traits: ProviderTraits
-    pace: Pace
-    breaker: CircuitBreaker
-    is_failing: bool = False
-    """Whether its newest attempts failed. Logged where it changes."""
-    media_types: tuple[str, ...] = ()
-    """Types of images and files that it takes, by its settings or by itself."""
-    has_opened: bool = False
-    """Whether its circuit has opened since it last answered. Logged where it changes."""
-    used: dict[str, ProviderUsage] = field(default_factory=dict)
-    """By model. Nothing is counted of a built-in provider, which charges nothing."""
-    failures: dict[str, dict[ProviderReason, FailureCounts]] = field(default_factory=dict)
-    """By model and reason."""
-
-    def failures_of(self, model_name: str, reason: ProviderReason) -> FailureCounts:
-        """The counts of a model and a reason, to be changed."""
-        return self.failures.setdefault(model_name, {}).setdefault(reason, FailureCounts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +68,7 @@ class CallSettings:
     jitter: Callable[[], float]
     """Returns a new number in [0, 1)."""
     longer: Callable[[str, PromptRequest], Sequence[PlannedAttempt]]
-    """Returns the planned attempts of a request that is longer than the context of a provider."""
+    """Returns the plan of a request that is longer than the context of a provider."""
     refuse: Callable[[str, Callable[[], Exception], Callable[["Attempts"], bool]], None]
     """Ends the wait of the calls in the lane of a provider with an error, if the last argument returns True of them."""
 
@@ -139,7 +76,7 @@ class CallSettings:
 class _ReportedFailure(NamedTuple):
     """The failed attempt that was reported last. Not its exception, whose traceback would hold the call."""
 
-    way: PlannedAttempt
+    planned: PlannedAttempt
     reason: ProviderReason
     detail: str
     status: int | None
@@ -155,13 +92,12 @@ class Attempts:
         "_made_elsewhere",
         "_next",
         "_on_attempt",
+        "_plan",
         "_refusals",
         "_request",
         "_rules",
         "_started",
         "_ticket",
-        "_way",
-        "_ways",
         "begin_by",
         "has_begun",
         "has_shown",
@@ -169,11 +105,14 @@ class Attempts:
         "number",
         "outlet",
         "output_begun",
+        "planned",
         "request",
         "stop_at",
         "target",
     )
 
+    planned: PlannedAttempt
+    """The current attempt: its provider and its model."""
     target: GuardedProvider
     """The provider of the current attempt."""
     request: PromptRequest
@@ -197,20 +136,15 @@ class Attempts:
     """Receives the text of a stream; None: the caller wants only the complete answer."""
 
     def __init__(
-        self, request: PromptRequest, ways: Sequence[PlannedAttempt], on_attempt: OnAttempt, rules: CallSettings
+        self, request: PromptRequest, plan: Sequence[PlannedAttempt], on_attempt: OnAttempt, rules: CallSettings
     ) -> None:
-        self._request, self._ways, self._on_attempt, self._rules = request, ways, on_attempt, rules
+        self._request, self._plan, self._on_attempt, self._rules = request, plan, on_attempt, rules
         self.number = self._next = 0
         self.output_begun = self.has_shown = self.has_begun = False
         self.outlet = None
         self._failures: list[str] = []
         self._last: _ReportedFailure | None = None
         self._take_next()
-
-    @property
-    def way(self) -> PlannedAttempt:
-        """The provider and the model of the current attempt."""
-        return self._way
 
     @property
     def subject_id(self) -> str:
@@ -244,7 +178,7 @@ class Attempts:
         Raises:
             ProviderError: the circuit has opened, or another call probes the provider
         """
-        target, way = self.target, self._way
+        target, planned = self.target, self.planned
         self._ticket = ticket = target.breaker.enter(self._rules.now())
         if not ticket:
             raise self._circuit_open()
@@ -252,7 +186,9 @@ class Attempts:
         self.number += 1
         try:
             await self._on_attempt(
-                Attempt("started", self._request.call, self.number, target.provider_id, way.model_name, way.route_reason)
+                Attempt(
+                    "started", self._request.call, self.number, target.provider_id, planned.model_name, planned.route_reason
+                )
             )
         except BaseException as error:
             self.abandoned()
@@ -276,16 +212,13 @@ class Attempts:
         target = self.target
         target.breaker.succeeded(self._ticket)
         if target.is_failing:
-            _note_success(target)
+            target.note_success()
         if not target.traits.built_in:
-            used = target.used.get(response.model_id)
-            if used is None:
-                used = target.used[response.model_id] = ProviderUsage()
-            used.add(response.usage)
+            target.used[response.model_id].add(response.usage)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
-        way = self._way
+        planned = self.planned
         if (
-            response.route_reason == way.route_reason
+            response.route_reason == planned.route_reason
             and response.provider_id == target.provider_id
             and response.latency_ms == latency_ms
             and response.attempts == self.number
@@ -293,7 +226,7 @@ class Attempts:
             return response  # a prepared answer of a built-in provider already has them
         return PromptResponse(
             provider_id=target.provider_id,
-            model_id=response.model_id or way.model_name,
+            model_id=response.model_id or planned.model_name,
             text=response.text,
             structured=response.structured,
             tool_uses=response.tool_uses,
@@ -302,7 +235,7 @@ class Attempts:
             finish_reason=response.finish_reason,
             served_model=response.served_model,
             attempts=self.number,
-            route_reason=way.route_reason,
+            route_reason=planned.route_reason,
         )
 
     def broke(self, error: ProviderError) -> None:
@@ -321,7 +254,7 @@ class Attempts:
             if has_opened:
                 self._rules.refuse(target.provider_id, self._circuit_open, _is_any)
             if has_opened or not is_throttled(error):
-                _note_failure(target, error, has_opened=has_opened)
+                target.note_failure(error.reason, has_opened=has_opened)
         if error.retry_after_s:
             # Limited, so that an absurd header cannot block a provider for hours.
             target.pace.hold_until(now + min(error.retry_after_s, target.config.breaker_reset_s))
@@ -356,22 +289,22 @@ class Attempts:
             return
         self.has_begun = False
         self._failures.append(f"{self.number} {target.provider_id} {error.reason}")
-        self._last = _ReportedFailure(self._way, error.reason, error.detail, error.status, error.retry_after_s)
+        self._last = _ReportedFailure(self.planned, error.reason, error.detail, error.status, error.retry_after_s)
         await self._on_attempt(
             Attempt(
                 "failed",
                 self._request.call,
                 self.number,
                 target.provider_id,
-                self._way.model_name,
-                self._way.route_reason,
+                self.planned.model_name,
+                self.planned.route_reason,
                 error.reason,
                 error.detail,
                 self.output_begun,
             )
         )
         if error.reason == "context_length" and not is_late and self._goes_to_longer():
-            target.failures_of(self._way.model_name, error.reason).retries += 1
+            target.failures_of(self.planned.model_name, error.reason).retries += 1
             self._take_next()
             return
         if is_late or not error.is_retryable or (self.output_begun and not self._request.restart_streams):
@@ -380,7 +313,7 @@ class Attempts:
         if pause_s is None and not self.has_fallback():
             why = too_long_a_pause(error, self._request.deadline - self._rules.now())
             raise self._give_up(error, is_reported=True, why=why) from error
-        target.failures_of(self._way.model_name, error.reason).retries += 1
+        target.failures_of(self.planned.model_name, error.reason).retries += 1
         if pause_s is None:
             self._take_next()
         elif pause_s:
@@ -407,23 +340,23 @@ class Attempts:
 
     def _goes_to_longer(self) -> bool:
         """Replaces what is left of the plan by the providers with a longer context. Returns whether there are any."""
-        asked = self._ways[: self._next]
+        asked = self._plan[: self._next]
         known = {each.target.provider_id for each in asked}
         longer = self._rules.longer(self.target.provider_id, self._request)
-        self._ways = [*asked, *(each for each in longer if each.target.provider_id not in known)]
+        self._plan = [*asked, *(each for each in longer if each.target.provider_id not in known)]
         return self.has_fallback()
 
     def has_fallback(self) -> bool:
         """Whether the call has a further provider to go to."""
-        return self._next < len(self._ways)
+        return self._next < len(self._plan)
 
     def _take_next(self) -> None:
-        self._way = way = self._ways[self._next]
+        self.planned = planned = self._plan[self._next]
         self._next += 1
         self._made_elsewhere, self._refusals, self.is_return = self.number, 0, False
-        self.target = way.target
+        self.target = planned.target
         request = self._request
-        self.request = request if way.model_id == request.model_id else request._replace(model_id=way.model_id)
+        self.request = request if planned.model_id == request.model_id else request._replace(model_id=planned.model_id)
 
     def _circuit_open(self) -> ProviderError:
         target = self.target
@@ -445,17 +378,17 @@ class Attempts:
             is_reported: whether it is the failure of the attempt that was reported last
             why: what is added to the error's own text
         """
-        way, reason, status, retry_after_s = self._way, error.reason, error.status, error.retry_after_s
+        planned, reason, status, retry_after_s = self.planned, error.reason, error.status, error.retry_after_s
         detail = f"{error.detail}{why}"
         if error.reason == "breaker_open" and self._last is not None:
-            way, reason, detail, status, retry_after_s = self._last
+            planned, reason, detail, status, retry_after_s = self._last
             detail = f"{detail}; then {self.target.provider_id!r}: {error.detail}"
         if len(self._failures) > (1 if is_reported else 0):
             detail = f"{detail} (attempts: {', '.join(self._failures)})"
-        way.target.failures_of(way.model_name, reason).calls += 1
+        planned.target.failures_of(planned.model_name, reason).calls += 1
         # A provider's own errors may name another id than the configured one.
         return ProviderError(
-            way.target.provider_id,
+            planned.target.provider_id,
             reason,
             detail,
             status=status,
@@ -466,29 +399,6 @@ class Attempts:
 
 def _is_any(_: Attempts) -> bool:
     return True
-
-
-def _note_failure(target: GuardedProvider, error: ProviderError, *, has_opened: bool) -> None:
-    """Logs the first failure in a row, and the first opening of the circuit. The attempts themselves are on record."""
-    if not target.is_failing:
-        target.is_failing = True
-        _log.warning("provider does not answer", provider_id=target.provider_id, reason=error.reason)
-    if has_opened and not target.has_opened:
-        target.has_opened = True
-        config = target.config
-        _log.warning(
-            "circuit breaker opened",
-            provider_id=target.provider_id,
-            failures=config.breaker_failures,
-            next_try_in_s=config.breaker_reset_s,
-        )
-
-
-def _note_success(target: GuardedProvider) -> None:
-    if target.has_opened:
-        _log.warning("circuit breaker closed", provider_id=target.provider_id)
-    _log.warning("provider answers again", provider_id=target.provider_id)
-    target.is_failing = target.has_opened = False
 
 
 def _cost(request: PromptRequest) -> int:

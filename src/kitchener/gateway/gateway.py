@@ -14,24 +14,17 @@ from types import MappingProxyType
 
 import anyio
 
-from kitchener.cancellation import ended_by, ends_caller, failed_alone, sole_error
+from kitchener.cancellation import ended_by, ends_caller, failed_alone
 from kitchener.clock import loop_clock
 from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError, ProviderReason
-from kitchener.gateway.attempts import (
-    Attempts,
-    CallSettings,
-    FailureCounts,
-    GuardedProvider,
-    PlannedAttempt,
-    ProviderUsage,
-)
+from kitchener.errors.nested import sole_error
+from kitchener.gateway.attempts import Attempts, CallSettings, PlannedAttempt
+from kitchener.gateway.guarded_provider import FailureCounts, GuardedProvider, ProviderUsage
 from kitchener.gateway.provider_faults import check_provider, check_response, checked_failure, checked_item, provider_failure
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.rules import RulesProvider
-from kitchener.gateway.resilience import CircuitBreaker, Pace
 from kitchener.gateway.routing import check_router, plan_longer, plan_route
-from kitchener.gateway.traits import traits_of
 from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.lanes.mailbox import RESTART_WINDOW_S, Mailbox
@@ -84,19 +77,7 @@ class LLMGateway:
         known = {each: config.providers.get(each) or ProviderConfig(kind="offline") for each in objects}
         routed = config.model_copy(update={"providers": known})
         check_router(routed, given=objects.keys(), source="LLMGateway")
-        targets = {
-            each: GuardedProvider(
-                each,
-                provider,
-                known[each],
-                known[each].timeout_s,
-                traits_of(provider),
-                Pace(known[each]),
-                CircuitBreaker(known[each].breaker_failures, known[each].breaker_reset_s),
-                media_types=_media_types(known[each], provider),
-            )
-            for each, provider in objects.items()
-        }
+        targets = {each: GuardedProvider.of(each, provider, known[each]) for each, provider in objects.items()}
         self._mailbox: Mailbox[Attempts, PromptResponse | BaseException] = Mailbox(
             self.attempt,
             name="the gateway",
@@ -110,7 +91,7 @@ class LLMGateway:
         self._rules = CallSettings(
             targets, config.allow_model_calls, now, jitter or random.Random().random, self._longer, self._mailbox.refuse
         )
-        self._longer_ways = {
+        self._longer_plans = {
             each: tuple([PlannedAttempt.of(candidate, targets) for candidate in plan_longer(each, routed)]) for each in targets
         }
 
@@ -127,37 +108,37 @@ class LLMGateway:
 
     def candidates(self, request: PromptRequest) -> list[tuple[str, str]]:
         """The providers that a request may go to, in order, each with the name of the model that it is asked for."""
-        ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
-        found = dict.fromkeys((way.target.provider_id, way.model_name) for way in ways)
+        plan = self._plan(request.provider_id, request.model_id, request.domain_tags)
+        found = dict.fromkeys((planned.target.provider_id, planned.model_name) for planned in plan)
         waiting = list(found)
         while waiting:
-            longer = self._longer_ways[waiting.pop(0)[0]]
-            new = [each for way in longer if (each := (way.target.provider_id, way.model_name)) not in found]
+            longer = self._longer_plans[waiting.pop(0)[0]]
+            new = [each for planned in longer if (each := (planned.target.provider_id, planned.model_name)) not in found]
             found |= dict.fromkeys(new)
             waiting += new
         return list(found)
 
-    def _ways(self, request: PromptRequest) -> Sequence[PlannedAttempt]:
+    def _planned(self, request: PromptRequest) -> Sequence[PlannedAttempt]:
         """The planned attempts of a request at the providers that take all of its content.
 
         Raises:
             ProviderError: none of them does
         """
-        ways = self._plan(request.provider_id, request.model_id, request.domain_tags)
+        plan = self._plan(request.provider_id, request.model_id, request.domain_tags)
         for message in request.messages:
             if message.parts:
                 break
         else:
-            return ways
-        able = _able(request, ways)
+            return plan
+        able = _able(request, plan)
         if not able:
             brought = {each.stored.media_type for message in request.messages for each in message.parts}
             takes = f"the request has {', '.join(sorted(brought))}, which no provider of its route takes"
-            raise ProviderError(ways[0].target.provider_id, "bad_request", takes)
+            raise ProviderError(plan[0].target.provider_id, "bad_request", takes)
         return able
 
     def _longer(self, provider_id: str, request: PromptRequest) -> Sequence[PlannedAttempt]:
-        return _able(request, self._longer_ways[provider_id])
+        return _able(request, self._longer_plans[provider_id])
 
     def statistics(self) -> dict[str, LaneStatistics]:
         """The calls that run and wait in the lane of each provider, and the lane's waits so far."""
@@ -205,7 +186,7 @@ class LLMGateway:
             Overloaded: the queue of a provider's lane was full until the request's deadline
             ActorStopped: the gateway is not open
         """
-        attempts = Attempts(request, self._ways(request), on_attempt, self._rules)
+        attempts = Attempts(request, self._planned(request), on_attempt, self._rules)
         while True:
             try:
                 attempts.check()
@@ -238,7 +219,7 @@ class LLMGateway:
             Overloaded: the queue of a provider's lane was full until the request's deadline
             ActorStopped: the gateway is not open
         """
-        attempts = Attempts(request, self._ways(request), on_attempt, self._rules)
+        attempts = Attempts(request, self._planned(request), on_attempt, self._rules)
         while True:
             attempts.outlet = outlet = Outlet[TextPiece | StreamRestart]()
             raised: BaseException | None = None
@@ -312,14 +293,10 @@ class LLMGateway:
         return attempts.answered(response)
 
 
-def _able(request: PromptRequest, ways: Sequence[PlannedAttempt]) -> list[PlannedAttempt]:
+def _able(request: PromptRequest, plan: Sequence[PlannedAttempt]) -> list[PlannedAttempt]:
     """The planned attempts at providers that take all images and files of a request."""
     brought = {each.stored.media_type for message in request.messages for each in message.parts}
-    return [way for way in ways if all(accepts(way.target.media_types, each) for each in brought)]
-
-
-def _media_types(config: ProviderConfig, provider: Provider) -> tuple[str, ...]:
-    return config.media_types if config.media_types is not None else traits_of(provider).media_types
+    return [planned for planned in plan if all(accepts(planned.target.media_types, each) for each in brought)]
 
 
 def _lane(target: GuardedProvider, queue: int) -> LaneLimits:

@@ -14,7 +14,7 @@ from kitchener.ledger.disk.scan import may_be_ledger
 from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, payload_as
-from kitchener.records.events import index_keys
+from kitchener.records.index_keys import index_keys
 from kitchener.runtime.memories import memory_config
 from kitchener.runtime.root_layout import (
     LedgerName,

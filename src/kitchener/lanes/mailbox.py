@@ -330,9 +330,8 @@ class Mailbox(Generic[MessageT, ReplyT]):
         """Wakes or starts one more worker if a message and a worker slot are available."""
         if lane.queue.waiting <= lane.coming or self._fatal is not None or not lane.queue.may_start():
             return
-        if (
-            lane.alarm is not None and lane.pacing is not None
-        ):  # a worker sleeps until the first message is due, and that may be earlier now
+        if lane.alarm is not None and lane.pacing is not None:
+            # A worker sleeps until the first message is due, and that may be earlier now.
             first = lane.queue.first()
             if first is not None and min(lane.pacing.ready_at(first.cost), first.begin_by) < lane.due:
                 lane.alarm.set()

@@ -16,7 +16,7 @@ from kitchener.lanes.durations import DurationCounts
 from kitchener.ledger.client import LedgerClient
 from kitchener.ledger.protocols import Ledger
 from kitchener.ledger.write.commit_group import CommitGroup, OnFailure
-from kitchener.records.events import index_keys
+from kitchener.records.index_keys import index_keys
 from kitchener.sealing import Sealer
 
 

@@ -21,7 +21,7 @@ from kitchener.ledger.format.lines import NO_END, IndexKeys, Mark, StoredEntry
 from kitchener.ledger.index.query import EntrySearch, Query
 from kitchener.ledger.index.tail import other_key, session_key
 from kitchener.ledger.verify.verification import VerifyReport, nothing_read, verify_part
-from kitchener.records.events import imported_entry_key
+from kitchener.records.index_keys import imported_entry_key
 from kitchener.records.ref import Ref
 
 T = TypeVar("T")

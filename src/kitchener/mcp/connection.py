@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kitchener.config.mcp_servers import McpServerConfig
 from kitchener.errors import ConfigError
+from kitchener.errors.nested import first_error
 from kitchener.errors.root import CONFIGURATION
 from kitchener.extras import needs
 from kitchener.mcp.command import StrayLine, open_command
@@ -35,7 +36,7 @@ from kitchener.mcp.http_transport import bounded_transport
 from kitchener.mcp.message_values import MAX_VALUES, holds_too_many
 from kitchener.mcp.protocol_errors import TOO_LARGE, meaning_of
 from kitchener.mcp.untraced_stream import UntracedStream
-from kitchener.plain_names import error_text, first_error
+from kitchener.plain_names import error_text
 
 if TYPE_CHECKING:
     import mcp

@@ -3,7 +3,8 @@
 from typing import Final
 
 from kitchener.config.mcp_servers import McpServerConfig
-from kitchener.plain_names import error_text, first_error, quoted
+from kitchener.errors.nested import first_error
+from kitchener.plain_names import error_text, quoted
 
 LAST_WORDS_CHARS: Final = 500
 """Most characters of what a server said last, and of what is wrong with its answer."""

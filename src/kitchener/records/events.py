@@ -1,15 +1,14 @@
-"""The entry types of the ledgers, their versions, their index keys, and their fields with words of a subject.
+"""The entry types of the ledgers, their versions, and their fields with words of a subject.
 
 The payload of each type is a `TypedDict` of `kitchener.records.entries`, described in `docs/ledger-entries.md`. Readers pass
 every payload through `read_payload`, which refuses versions from the future and upgrades older ones, before any other code sees
 it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from kitchener.errors import EventVersionError
-from kitchener.ids import anonymous_subject
 from kitchener.records import upgrades
 from kitchener.records.entries.common import P, payload_as
 
@@ -77,6 +76,25 @@ OF_MODEL_CALLS: Final = (ATTEMPT_STARTED, ATTEMPT_FAILED, LLM_CALL)
 OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SEALING_CHANGED, SOURCE_RECORDED))
 """Entries of HO2m that belong to no session. Another program's entry without a session may belong to the one that is read."""
 
+IMPORTED_TYPES: Final = frozenset((ENTRY_IMPORTED, CONTEXT_IMPORTED))
+"""Types of the entries that hold an entry of another root. Readers give the held entry for `ENTRY_IMPORTED`."""
+
+SESSION_SCOPE: Final = "SESSION"
+"""The scope of an intent that belongs to one session."""
+SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
+"""Scopes of intents that belong to a subject. Every entry about such an intent names its scope."""
+OF_SHARED_INTENTS: Final = (
+    INTENT_DECLARED,
+    INTENT_SUPERSEDED,
+    INTENT_REOPENED,
+    INTENT_CLOSED,
+    INTENT_ABANDONED,
+    INTENT_RETIRED,
+    INTENT_DEFERRED,
+    LIFECYCLE_VOIDED,
+)
+"""Types of the entries that may be about such an intent."""
+
 SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     TURN_STARTED: ("user_message", "acceptance", "speaker"),
     TURN_REJECTED: ("user_message",),
@@ -126,23 +144,6 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Fields that are references or contain some. Anything that looks like a reference in another field is text of a user, a model
 or a tool."""
-
-CONSOLIDATIONS_KEY: Final = "consolidations"
-"""The index key of every planned consolidation."""
-SIGNERS_KEY: Final = "signers"
-"""The index key of every declared signer of projections."""
-SEALING_KEY: Final = "sealing"
-"""The index key of every entry from which on content is sealed, or is not."""
-SESSIONS_KEY: Final = "sessions"
-"""The index key of the entry that begins a session, of every session."""
-APPROVALS_KEY: Final = "approvals"
-"""The index key of every request for approval and of every answer to one."""
-_FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    SIGNER_DECLARED: (SIGNERS_KEY,),
-    SEALING_CHANGED: (SEALING_KEY,),
-    APPROVAL_REQUESTED: (APPROVALS_KEY,),
-    APPROVAL_RESOLVED: (APPROVALS_KEY,),
-}
 
 POLICY_VERSION: Final = 11
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
@@ -285,27 +286,6 @@ def with_signals(payload: Mapping[str, object], ids: Mapping[str, str]) -> dict[
     return found
 
 
-_OF_SUBJECT: Final = (TURN_COMPLETED, MESSAGE_IMPORTED)
-"""Entries with what was said, which the subject's other sessions may recall."""
-SESSION_SCOPE: Final = "SESSION"
-"""The scope of an intent that belongs to one session."""
-SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
-"""Scopes of intents that belong to a subject. Every entry about such an intent names its scope."""
-SHARED_INTENTS: Final = "shared intents"
-"""The index key of all entries about such intents."""
-OF_SHARED_INTENTS: Final = (
-    INTENT_DECLARED,
-    INTENT_SUPERSEDED,
-    INTENT_REOPENED,
-    INTENT_CLOSED,
-    INTENT_ABANDONED,
-    INTENT_RETIRED,
-    INTENT_DEFERRED,
-    LIFECYCLE_VOIDED,
-)
-"""Types of the entries that may be about such an intent."""
-
-
 def is_of_shared_intent(entry_type: str, payload: Mapping[str, Any]) -> bool:
     """Whether an entry of HO2m is about an intent that a subject's sessions share, or may be."""
     if entry_type not in OF_SHARED_INTENTS:
@@ -313,145 +293,6 @@ def is_of_shared_intent(entry_type: str, payload: Mapping[str, Any]) -> bool:
     return entry_type == LIFECYCLE_VOIDED or payload.get("scope") in SHARED_SCOPES
 
 
-def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the index keys under which an entry of HO2m is found without a scan, besides its session.
-
-    There are keys for sessions, and for sessions by their subject's external id; for messages by turn and by idempotency key;
-    for work orders by the learned lines that they were shown; for consolidations; for shared intents and erasures by subject;
-    for sources by their hash; for requests for approval and their answers.
-    Keys contain ids only and nothing that is sealed, because an index is not encrypted.
-    """
-    if entry_type not in _KEYED_TYPES:
-        return ()
-    if entry_type == WO_PLANNED:
-        if payload.get("wo_type") == "consolidate":
-            return (CONSOLIDATIONS_KEY,)
-        attention = payload.get("attention")
-        biases = attention.get("biases") if attention is not None else None
-        return tuple(bias_index_key(str(payload.get("subject_id")), each) for each in biases) if biases else ()
-    if entry_type == TURN_STARTED:
-        return _keys_of_message(payload)
-    subject_id = payload.get("subject_id")  # an entry that another program wrote may lack fields
-    if entry_type in _OF_SUBJECT:
-        return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
-    if entry_type == SESSION_START:
-        external = payload.get("external_id")
-        if external is None or not isinstance(subject_id, str):
-            return (SESSIONS_KEY,)
-        is_anonymous = subject_id == anonymous_subject(str(payload.get("session_id")))
-        return (SESSIONS_KEY, external_index_key(None if is_anonymous else subject_id, str(external)))
-    if entry_type == SUBJECT_ERASED:
-        return (erased_index_key(str(subject_id)),)
-    if entry_type in _FIXED_KEYS:
-        return _FIXED_KEYS[entry_type]
-    if entry_type == SOURCE_RECORDED:
-        return (source_index_key(str(payload.get("hash"))),)
-    if entry_type in OF_SHARED_INTENTS:
-        is_shared = is_of_shared_intent(entry_type, payload)
-        return (SHARED_INTENTS, shared_intents_key(subject_id)) if is_shared and isinstance(subject_id, str) else ()
-    return ("ended",) if entry_type == SESSION_END else keys_of_imported(index_keys, entry_type, payload)
-
-
-def keys_of_imported(
-    keys: Callable[[str, Mapping[str, Any]], tuple[str, ...]], entry_type: str, payload: Mapping[str, object]
-) -> tuple[str, ...]:
-    """Returns the index keys of an entry that an import brought; none for every other entry.
-
-    Args:
-        keys: gives the keys of the entry that it holds
-        entry_type: `ENTRY_IMPORTED`, `CONTEXT_IMPORTED` or any other type
-        payload: its payload
-    """
-    if entry_type not in IMPORTED_TYPES:
-        return ()
-    held, origin = payload.get("entry"), payload.get("origin")
-    if not isinstance(held, dict) or not isinstance(origin, dict):
-        return ()  # another program wrote it; reading it is refused
-    own = (imported_key(str(payload.get("import_of"))), imported_entry_key(str(origin.get("entry_id"))))
-    if entry_type == CONTEXT_IMPORTED or "is_known" in payload:
-        return own
-    return (*own, *keys(str(held.get("entry_type")), held.get("payload", {})))
-
-
-IMPORTED_TYPES: Final = frozenset((ENTRY_IMPORTED, CONTEXT_IMPORTED))
-"""Types of the entries that hold an entry of another root. Readers give the held entry for `ENTRY_IMPORTED`."""
-_KEYED_TYPES: Final = frozenset(
-    (
-        SESSION_START,
-        TURN_STARTED,
-        *_OF_SUBJECT,
-        WO_PLANNED,
-        SUBJECT_ERASED,
-        *_FIXED_KEYS,
-        SESSION_END,
-        *OF_SHARED_INTENTS,
-        *IMPORTED_TYPES,
-        SOURCE_RECORDED,
-    )
-)
-
-
-def _keys_of_message(payload: Mapping[str, Any]) -> tuple[str, ...]:
-    keys = (turn_index_key(payload["turn_id"]),) if "turn_id" in payload else ()
-    if "idempotency_key" not in payload:
-        return keys
-    scope = payload["idempotency_scope"]
-    owner = payload["session_id"] if scope == "session" else payload["subject_id"]
-    return (*keys, idempotency_index_key(scope, owner, payload["idempotency_key"]))
-
-
 def ends_by_erasure(entry_type: str, payload: Mapping[str, object]) -> bool:
     """Whether an entry ends a session because its subject was erased. The session's text can no longer be read."""
     return entry_type == SESSION_END and "key_id" in payload
-
-
-def subject_index_key(subject_id: str) -> str:
-    """The index key of a subject's completed turns and imported messages."""
-    return f"turns of:{subject_id}"
-
-
-def erased_index_key(subject_id: str) -> str:
-    """The index key of a subject's erasures."""
-    return f"erased:{subject_id}"
-
-
-def source_index_key(source_hash: str) -> str:
-    """The index key of the entries that hold a source of requests, such as a prompt pack."""
-    return f"source:{source_hash}"
-
-
-def shared_intents_key(subject_id: str) -> str:
-    """The index key of the entries about the intents that a subject's sessions share."""
-    return f"{SHARED_INTENTS} of:{subject_id}"
-
-
-def imported_key(session_id: str) -> str:
-    """The index key of the entries that the import of a session brought."""
-    return f"import of:{session_id}"
-
-
-def imported_entry_key(entry_id: str) -> str:
-    """The index key of an imported entry by the id that it had where it was written."""
-    return f"imported:{entry_id}"
-
-
-def turn_index_key(turn_id: str) -> str:
-    """The index key of the entry that began a turn, which contains the turn's message."""
-    return f"turn:{turn_id}"
-
-
-def bias_index_key(subject_id: str, artifact_id: str) -> str:
-    """The index key of the work orders that were shown a learned line of a subject."""
-    return f"bias:{len(subject_id)}:{subject_id}|{artifact_id}"
-
-
-def external_index_key(subject_id: str | None, external_id: str) -> str:
-    """The index key of the sessions that a subject started with an external id; None: the sessions without a subject."""
-    owner = subject_id or ""
-    return f"external of:{len(owner)}:{owner}|{external_id}"
-
-
-def idempotency_index_key(scope: str, owner: str, key: str) -> str:
-    """The index key of an idempotency key, which belongs to a session or to a subject."""
-    # The length separates owner and key, whatever characters they contain.
-    return f"idempotency:{scope}:{len(owner)}:{owner}|{key}"

@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 
 from kitchener.actors.assembly import SharedResources
-from kitchener.actors.authority.authority import BEFORE_6, recall_scope_of
+from kitchener.actors.authority.agent_ruleset import BEFORE_6, recall_scope_of
 from kitchener.actors.executor.direct_call import GatewayDirectCall
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary

@@ -13,12 +13,13 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from kitchener.actors.authority.authority import recall_scope_of
+from kitchener.actors.authority.agent_ruleset import recall_scope_of
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.sources import RequestSources, SourcesSealed
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import Tool, ToolRegistry
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.tool import Tool
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.errors import UnknownSession
 from kitchener.ids import anonymous_subject, memory_namespace
@@ -29,6 +30,7 @@ from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as
+from kitchener.records.index_keys import CONSOLIDATIONS_KEY, SIGNERS_KEY, shared_intents_key, subject_index_key
 from kitchener.records.prompt import PromptGateway
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import (
@@ -43,7 +45,7 @@ from kitchener.replaying.replay_supervisors import ReplaySupervisors, run_turn
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
 from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy_version_of
-from kitchener.runtime.agent import tools_of
+from kitchener.runtime.agents.class_tools import tools_of
 from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
 from kitchener.runtime.tools.connected_servers import wanted_tools
 
@@ -109,7 +111,7 @@ class Replays:
         reader = self.recorded.readers.get(self.recorded.ho2m)
         if reader is None or self.recorded.memory is None:
             return []
-        planned = reader.read(key=events.CONSOLIDATIONS_KEY, entry_type=events.WO_PLANNED)
+        planned = reader.read(key=CONSOLIDATIONS_KEY, entry_type=events.WO_PLANNED)
         return list(dict.fromkeys([str(each.session_id) async for each in planned if "consolidates" in each.payload]))
 
     async def replay(self, session_id: str) -> ReplayReport:
@@ -208,7 +210,7 @@ class Replays:
         if self._signers is None:
             readers, ho2m = self.recorded.readers.values(), self.recorded.readers[self.recorded.ho2m]
             held = [await anyio.to_thread.run_sync(read_checkpoint, each.path) for each in readers]
-            declared = [entry async for entry in ho2m.read(key=events.SIGNERS_KEY)]
+            declared = [entry async for entry in ho2m.read(key=SIGNERS_KEY)]
             self._signers = RecordedSigners(declared, [head.public_key for head in held if head is not None])
         return self._signers
 
@@ -231,9 +233,9 @@ class Replays:
         recorded, found = self.recorded, dict[tuple[str, str], str]()
         for entry in await self._overlays_of(subject_id):
             found[OVERLAYS, entry.entry_id] = str(entry.payload.get("artifact_id") or entry.entity_id)
-        keys = [events.shared_intents_key(subject_id)]
+        keys = [shared_intents_key(subject_id)]
         if recall_scope_of(recorded.agent) == "subject":
-            keys.append(events.subject_index_key(subject_id))
+            keys.append(subject_index_key(subject_id))
         if (ho2m := recorded.readers.get(recorded.ho2m)) is not None:
             sessions = set[str]()
             for each in keys:

@@ -17,6 +17,7 @@ from kitchener.ledger import LedgerClient, LedgerReader, StoredEntry
 from kitchener.media.content_store import ContentStore
 from kitchener.records import events
 from kitchener.records.entries import PartAttachedPayload, payload_as
+from kitchener.records.index_keys import index_keys
 from kitchener.records.parts import StoredPart
 from kitchener.runtime.root_layout import index_dir, sealer_of, supervisors_ledgers
 
@@ -93,7 +94,7 @@ async def remove_orphans(config: RuntimeConfig) -> tuple[Path, ...]:
                 ledger_id=f"HO2M:{path_part(name)}",
                 config=config.ledger,
                 index_dir=index_dir(config),
-                index_keys=events.index_keys,
+                index_keys=index_keys,
                 sealer=sealer_of(config),
             )
             await stack.enter_async_context(opened)

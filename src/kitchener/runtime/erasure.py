@@ -37,6 +37,7 @@ from kitchener.records.entries import (
     TurnStartedPayload,
     payload_as,
 )
+from kitchener.records.index_keys import SESSIONS_KEY, erased_index_key, index_keys
 from kitchener.runtime.root_layout import index_dir, ledger_ids, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring
 from kitchener.sealed_values import MARK, is_sealed
@@ -134,7 +135,7 @@ async def open_stores(
                     ledger_id=ledger_ids(name)["ho2m"],
                     config=config.ledger,
                     index_dir=index_dir(config),
-                    index_keys=events.index_keys,
+                    index_keys=index_keys,
                     clock=clock,
                     sealer=sealer,
                 )
@@ -306,7 +307,7 @@ class _Session:
 
 async def _session_ids(subject_id: str, ho2m: LedgerClient) -> list[str]:
     """The ids of a subject's sessions with one agent class, oldest first."""
-    starts = ho2m.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START)
+    starts = ho2m.read(key=SESSIONS_KEY, entry_type=events.SESSION_START)
     return [
         start.session_id
         async for start in starts
@@ -355,7 +356,7 @@ async def _record(begun: Erasure, ho2m: LedgerClient, sessions: Sequence[_Sessio
 
 async def _records(subject_id: str, ho2m: LedgerClient) -> list[SubjectErasedPayload]:
     """The recorded erasures of a subject, in one agent class."""
-    found = ho2m.read(key=events.erased_index_key(subject_id))
+    found = ho2m.read(key=erased_index_key(subject_id))
     return [payload_as(SubjectErasedPayload, entry.payload) async for entry in found]
 
 

@@ -11,8 +11,9 @@ from typing import Protocol, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
-from kitchener.cancellation import errors_in, failed_alone
+from kitchener.cancellation import failed_alone
 from kitchener.errors import ActorStopped, CallerError
+from kitchener.errors.nested import errors_in, first_error, sole_error
 
 ValueT = TypeVar("ValueT")
 ValueT_co = TypeVar("ValueT_co", covariant=True)
@@ -74,10 +75,9 @@ class OwnTask:
 
 def _only(error: BaseException) -> BaseException:
     """The only error in nested groups; the first error, if all are stopped actors; otherwise the error as it is."""
-    errors = list(errors_in(error))
-    if len(errors) == 1 or all(isinstance(each, ActorStopped) for each in errors):
-        return errors[0]
-    return error
+    if all(isinstance(each, ActorStopped) for each in errors_in(error)):
+        return first_error(error)
+    return sole_error(error)
 
 
 def _end_of_running_task() -> Callable[[], bool]:

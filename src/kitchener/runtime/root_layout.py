@@ -19,7 +19,8 @@ from kitchener.ledger.format.lines import IndexKeys
 from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.memory.reader import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
-from kitchener.records.events import SEALED_FIELDS, index_keys
+from kitchener.records.events import SEALED_FIELDS
+from kitchener.records.index_keys import index_keys
 from kitchener.runtime.loading import checked_root, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Keyring, Sealer

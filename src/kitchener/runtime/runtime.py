@@ -1,8 +1,8 @@
 """The composition root: turns a configuration into a running Kitchener, and shuts it down in order.
 
-Only this module decides which executor, gateway and ledgers belong together. One task per agent class holds that class's
-ledgers: it starts at once for configured classes, and on first use for others. Closing stops admission, lets running turns
-finish within a grace period, aborts the rest, commits and closes. Explained in `docs/runtime.md`.
+Only this module decides which executor, gateway and ledgers belong together. One task per agent class (`agents/`) holds that
+class's ledgers: it starts at once for configured classes, and on first use for others. Closing stops admission, lets running
+turns finish within a grace period, aborts the rest, commits and closes. Explained in `docs/runtime.md`.
 """
 
 import gc
@@ -16,21 +16,19 @@ import anyio
 from anyio.abc import TaskStatus
 
 from kitchener.actors.admission.admission import TurnLimiter
-from kitchener.actors.admission.requests import check_count, check_is_text, check_texts_if_given
+from kitchener.actors.admission.argument_checks import check_count, check_is_text, check_texts_if_given
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import Tool
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
-from kitchener.config.settings import toml_key
 from kitchener.errors import CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
-from kitchener.ids import AGENT_CLASS_FORM, IdSource, SessionId, check_erasable, is_agent_class
+from kitchener.ids import IdSource, SessionId, check_erasable
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers
@@ -44,18 +42,19 @@ from kitchener.runtime.admin.listener import AdminListener
 from kitchener.runtime.admin.operation import AdminRoot
 from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
-from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts, checked_tools
+from kitchener.runtime.agents.open_agents import OpenAgents
+from kitchener.runtime.agents.shared_parts import RuntimeArguments, RuntimeParts, checked_tools
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
+from kitchener.runtime.loading import LoadedConfig, check_config, load_config, named_source
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.own_task import OwnTask
 from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
 from kitchener.runtime.queries.approval_list import ApprovalInfo
-from kitchener.runtime.queries.nested_approvals import OpenedClass, list_with_nested
+from kitchener.runtime.queries.nested_approvals import list_with_nested
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
 from kitchener.runtime.queries.spent_since import spent_since
-from kitchener.runtime.root_layout import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.root_layout import index_dir, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.root_wait import check_wait, wait_until_released
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
@@ -75,8 +74,7 @@ class Runtime:
         """The gateway that HO1 calls."""
         self.telemetry: Telemetry | None = shared.telemetry
         """Reports turns to OpenTelemetry; None: telemetry is off."""
-        self._shared, self._limiter = shared, shared.limiter
-        self._agents: dict[str, Agent] = {}
+        self._shared, self._agents = shared, OpenAgents(shared)
         self._erasing = anyio.Lock()
 
     def supervisor(self, agent_class: str = DEFAULT_AGENT) -> HO2Supervisor:
@@ -87,18 +85,18 @@ class Runtime:
                 and `max_agent_classes` are open
             ConfigError, PromptError, ToolError: the class cannot be built from its settings
         """
-        return self._agent(agent_class).supervisor
+        return self._agents.supervisor(agent_class)
 
     def ledgers(self, agent_class: str = DEFAULT_AGENT) -> Ledgers:
         """The ledgers of an agent class; open after the first call of its supervisor."""
-        return self._agent(agent_class).ledgers
+        return self._agents.agent(agent_class).ledgers
 
     @property
     def admin_root(self) -> AdminRoot:
         """This root for operations of administration (`kitchener.runtime.admin.operations`)."""
         return RunningRoot(
             self._shared,
-            agent=lambda name, is_on_record: self._agent(name, is_on_record=is_on_record),
+            agent=lambda name, is_on_record: self._agents.agent(name, is_on_record=is_on_record),
             erase=self.erase_subject,
             statistics=self.statistics,
         )
@@ -130,7 +128,7 @@ class Runtime:
         """
         check_count("limit", limit)
         check_texts_if_given(subject_id=subject_id)
-        agent = self._agent(agent_class)
+        agent = self._agents.agent(agent_class)
         await agent.ready()
         return await list_sessions(agent.ledgers.ho2m, subject_id=subject_id, limit=limit)
 
@@ -150,7 +148,7 @@ class Runtime:
             SealingError: the subject is being erased
         """
         check_target(self.config, subject_id, agent_class)
-        agent, now = self._agent(agent_class), iso(self._shared.injected.clock.time_us())
+        agent, now = self._agents.agent(agent_class), iso(self._shared.injected.clock.time_us())
         await agent.ready()
         place, sealer = Path(self.config.plane_root), self._shared.sealer
         found = ConversationsToAdd(place, subject_id, agent_class, config=self.config, sealer=sealer, now=now)
@@ -174,13 +172,10 @@ class Runtime:
             CallerError: `agent_class` is unknown, or an id is no text
         """
         check_texts_if_given(session_id=session_id, subject_id=subject_id)
-        self._agent(agent_class)  # refuses what is no agent class
+        self._agents.agent(agent_class)  # refuses what is no agent class
 
-        async def opened(name: str) -> OpenedClass:
-            return await self._agent(name).opened()
-
-        now, known = iso(self._shared.injected.clock.time_us()), {*self.config.class_names, *self._agents, agent_class}
-        found = await list_with_nested(opened, agent_class, now, known=known, session_id=session_id)
+        now, known = iso(self._shared.injected.clock.time_us()), {*self.config.class_names, *self._agents.by_name, agent_class}
+        found = await list_with_nested(self._agents.opened, agent_class, now, known=known, session_id=session_id)
         waiting = [each for each in found if each.is_pending and not each.is_of_client]
         return [each for each in waiting if subject_id in (None, each.subject_id)]
 
@@ -190,16 +185,14 @@ class Runtime:
         Raises:
             ReentrantTurn: the caller is a tool, which would wait for its own turn
         """
-        self._shared.thread.check()
-        if (chain := calling_chain()) and not self._limiter.is_closed:  # a tool may open and close its own runtime
+        self._shared.loop.check()
+        if (chain := calling_chain()) and not self._shared.limiter.is_closed:  # a tool may open and close its own runtime
             raise ReentrantTurn(f"a tool of session {chain[-1]!r} drains the runtime, which waits for its own turn")
-        await self._limiter.wait_idle()
-        for agent in self._agents.values():
-            await agent.background.wait_idle()
+        await self._agents.drain()
 
     async def wait_for_write_failure(self) -> LedgerWriteError:
         """Returns the error when a commit has failed. No turn is recorded after that: close the runtime, and open another."""
-        self._shared.thread.check()
+        self._shared.loop.check()
         return await self._shared.write_failure.wait()
 
     async def erase_subject(self, subject_id: str) -> ErasureReport:
@@ -216,16 +209,16 @@ class Runtime:
             Overloaded: the subject's running turns did not end in time; nothing was erased
             LedgerError, SealingError: the erasure is not complete; call again
         """
-        self._shared.thread.check()
+        self._shared.loop.check()
         keyring_of(self._shared.sealer)
         check_is_text("subject_id", subject_id)
         check_erasable(subject_id)
         for agent_class in supervisors_ledgers(self.config):
-            self._agent(agent_class, is_on_record=True)
+            self._agents.agent(agent_class, is_on_record=True)
         async with self._erasing:
-            for agent in self._agents.values():
+            for agent in self._agents.by_name.values():
                 await agent.ready()
-            present = dict(self._agents)
+            present = dict(self._agents.by_name)
             with ErasureGuards(subject_id, {name: agent.supervisor.erasure for name, agent in present.items()}) as guard:
                 await guard.begin()
                 async with open_stores(
@@ -248,14 +241,14 @@ class Runtime:
                 await self.erase_subject(begun.subject_id)
             except KitchenerError as error:  # the key stays unusable, and other subjects' turns can run
                 _log.warning("erasure not finished", subject_id=begun.subject_id, problem=str(error))
-                for agent in self._agents.values():
+                for agent in self._agents.by_name.values():
                     agent.supervisor.erasure.bar(begun.subject_id)
 
     async def _spent_since(self, subject_id: str, since: datetime) -> Spent:
         """A subject's use since a given time, in all agent classes."""
         total = NOTHING
         for agent_class in supervisors_ledgers(self.config):
-            agent = self._agent(agent_class, is_on_record=True)
+            agent = self._agents.agent(agent_class, is_on_record=True)
             await agent.ready()
             total = total.plus(await spent_since(agent.ledgers, subject_id, since, self.config.router.prices))
         return total
@@ -263,13 +256,13 @@ class Runtime:
     def statistics(self) -> RuntimeStatistics:
         """The present state of queues and workers, and the use of providers so far, for monitoring."""
         mailboxes: dict[str, dict[str, LaneStatistics]] = {"gateway": self._shared.gateway.statistics()}
-        mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.items())
+        mailboxes.update((agent_class, agent.mailbox.statistics()) for agent_class, agent in self._agents.by_name.items())
         return {
-            "running_turns": self._limiter.running,
-            "waiting_turns": self._limiter.waiting,
-            "turns": self._limiter.statistics(),
-            "pending_consolidations": sum(agent.background.pending for agent in self._agents.values()),
-            "commits": {name: agent.ledgers.commit_times() for name, agent in self._agents.items() if agent.is_open},
+            "running_turns": self._shared.limiter.running,
+            "waiting_turns": self._shared.limiter.waiting,
+            "turns": self._shared.limiter.statistics(),
+            "pending_consolidations": sum(agent.background.pending for agent in self._agents.by_name.values()),
+            "commits": {name: agent.ledgers.commit_times() for name, agent in self._agents.by_name.items() if agent.is_open},
             "mailboxes": mailboxes,
             "usage": self._shared.gateway.usage(),
             "usage_by_model": self._shared.gateway.usage_by_model(),
@@ -278,60 +271,11 @@ class Runtime:
             "mcp_servers": self._shared.servers.statistics(),
         }
 
-    def _agent(self, agent_class: str, *, is_on_record: bool = False) -> Agent:
-        check_is_text("agent_class", agent_class)
-        agent = self._agents.get(agent_class)
-        if agent is None:
-            self._shared.thread.check()  # opening it starts tasks
-            if not is_agent_class(agent_class):
-                raise CallerError(f"agent class {quoted(agent_class)}: expected {AGENT_CLASS_FORM}")
-            if not is_on_record:
-                check_is_configured(self.config, agent_class)
-                self._check_room(agent_class)
-            agent = self._agents[agent_class] = Agent(agent_of(self.config, agent_class), self._shared, self.supervisor)
-            agent.open()
-        return agent
-
-    def _check_room(self, agent_class: str) -> None:
-        """Refuses another class without settings if `max_agent_classes` of them are open. Callers may choose their names."""
-        configured, limit = {DEFAULT_AGENT, *self.config.classes}, self.config.limits.max_agent_classes
-        if agent_class not in configured and sum(name not in configured for name in self._agents) >= limit:
-            raise CallerError(
-                f"agent class {agent_class!r} is not configured, and limits.max_agent_classes = {limit} such classes are open;"
-                f" add a table [{toml_key(('agents', agent_class))}] to the settings, or raise the limit"
-            )
-
-    async def _open_configured(self) -> None:
-        await self._shared.servers.settle()
-        for agent_class in self.config.class_names:
-            await self._agent(agent_class).ready()
-        offered = {tool_id for agent in self._agents.values() for tool_id in agent.tools.tool_ids}
-        given = (each if isinstance(each, Tool) else Tool(each) for each in self._shared.injected.tools)
-        if unnamed := sorted({each.tool_id for each in given} - offered):
-            _log.warning("no agent class has these tools in its setting `tools`", tools=unnamed)
-
     async def _listen(self) -> AdminListener:
         """Starts to listen for commands about this root."""
         listener = AdminListener(self.admin_root, self.config.admin, grace_s=self.config.limits.shutdown_grace_s)
         await self._shared.tasks.start(listener.run)
         return listener
-
-    async def _close(self) -> None:
-        limits = self.config.limits
-        self._limiter.close()
-        can_record = self._shared.write_failure.error is None
-        with anyio.move_on_after(limits.shutdown_grace_s if can_record else 0):
-            await self.drain()
-        self._limiter.cancel_running()
-        for agent in self._agents.values():
-            agent.background.cancel()
-        with anyio.move_on_after(limits.abort_grace_s):
-            await self.drain()
-        for agent_class, agent in self._agents.items():
-            if staying := agent.tools.running:  # they were cancelled, but no event loop can abandon a task
-                _log.error("tools do not end, and the runtime waits for them", agent_class=agent_class, tools=staying)
-        for agent in self._agents.values():
-            await agent.close()
 
 
 @asynccontextmanager
@@ -389,7 +333,7 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
             holding = partial(own_task.keeps, partial(_hold, loaded, injected))
             runtime: Runtime = await tasks.start(holding, name="the runtime")
             try:
-                await runtime._open_configured()
+                await runtime._agents.open_configured()
                 await runtime._finish_erasures()
                 if loaded.config.admin.socket if admin_socket is None else admin_socket:
                     listener = await runtime._listen()
@@ -411,7 +355,7 @@ async def _shut_down(runtime: Runtime, listener: AdminListener | None, limits: L
         with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
             if listener is not None:
                 await listener.close()
-            await runtime._close()
+            await runtime._agents.close()
     finally:
         runtime._shared.scope.cancel()
 

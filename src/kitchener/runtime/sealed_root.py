@@ -17,6 +17,7 @@ from kitchener.ledger.reads import LedgerReads
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import SealingChangedPayload, payload_as
+from kitchener.records.index_keys import SEALING_KEY, erased_index_key
 from kitchener.runtime.root_layout import keyring_dir
 from kitchener.sealed_values import MARK, is_sealed
 from kitchener.sealing import Keyring, Sealer
@@ -81,7 +82,7 @@ async def check_keyring(ho2m: Ledger | LedgerReads, keyring: Keyring) -> None:
 
 
 async def _last_change(ho2m: Ledger | LedgerReads) -> StoredEntry | None:
-    last = await ho2m.last(key=events.SEALING_KEY)
+    last = await ho2m.last(key=SEALING_KEY)
     return last[-1] if last else None
 
 
@@ -108,7 +109,7 @@ async def missing_key(ho2m: LedgerReads, payloads: Iterable[Mapping[str, object]
 async def _missing_and_erased(ho2m: LedgerReads, payloads: Iterable[Mapping[str, object]]) -> tuple[str, str]:
     why = ""
     for subject_id, kid in dict.fromkeys(each for payload in payloads for each in _sealed_with(payload)):
-        erased = ho2m.read(key=events.erased_index_key(subject_id)) if subject_id is not None else None
+        erased = ho2m.read(key=erased_index_key(subject_id)) if subject_id is not None else None
         records = [each async for each in erased if each.payload.get("key_id") == kid] if erased is not None else []
         if not records:
             whose = quoted(subject_id, 80) if subject_id is not None else "its subject"

@@ -32,21 +32,21 @@ class ObservedGateway(LLMGateway):
 
     async def attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
         """As `LLMGateway.attempt`."""
-        way, request, tracing = attempts.way, attempts.request, self._tracing
-        if way.target.provider_id == RULES_PROVIDER:
+        planned, request, tracing = attempts.planned, attempts.request, self._tracing
+        if planned.target.provider_id == RULES_PROVIDER:
             return await super().attempt(attempts)
         labels: dict[str, AttributeValue] = {
             names.OPERATION: names.CHAT,
-            names.PROVIDER_NAME: _provider_name(way),
-            names.REQUEST_MODEL: way.model_name,
+            names.PROVIDER_NAME: _provider_name(planned),
+            names.REQUEST_MODEL: planned.model_name,
         }
-        known = {**labels, **_asked(request, way), names.ATTEMPT: attempts.number + 1}
-        outlet, name = attempts.outlet, f"{names.CHAT} {way.model_name}"
+        known = {**labels, **_asked(request, planned), names.ATTEMPT: attempts.number + 1}
+        outlet, name = attempts.outlet, f"{names.CHAT} {planned.model_name}"
         with OpenSpan(tracing, name, SpanKind.CLIENT, known, tracing.instruments.call, labels) as call:
             if outlet is not None:
                 attempts.outlet = _NotedOutlet(outlet, call)
             response: PromptResponse | None = None
-            if way.target.config.send_traceparent:
+            if planned.target.config.send_traceparent:
                 TRACE_HEADERS.set(trace_lines(call.headers()))  # until the next attempt of this worker sets its own
             try:
                 reply = await super().attempt(attempts)
@@ -112,22 +112,22 @@ class _NotedOutlet(Outlet[TextPiece | StreamRestart]):
         await self._outlet.give(item)
 
 
-def _asked(request: PromptRequest, way: PlannedAttempt) -> dict[str, AttributeValue]:
-    own = way.target.config.temperature
+def _asked(request: PromptRequest, planned: PlannedAttempt) -> dict[str, AttributeValue]:
+    own = planned.target.config.temperature
     asked: dict[str, AttributeValue] = {
         names.REQUEST_MAX_TOKENS: request.max_tokens,
         names.REQUEST_TEMPERATURE: request.temperature if own is None else own,
         names.CONVERSATION_ID: request.session_id,
         names.SESSION_ID: request.session_id,
         names.WORK_ORDER_ID: request.wo_id,
-        names.PROVIDER_ID: way.target.provider_id,
-        names.ROUTE_REASON: way.route_reason,
+        names.PROVIDER_ID: planned.target.provider_id,
+        names.ROUTE_REASON: planned.route_reason,
     }
     return {**asked, names.TURN_ID: request.turn_id} if request.turn_id else asked
 
 
-def _provider_name(way: PlannedAttempt) -> str:
+def _provider_name(planned: PlannedAttempt) -> str:
     """The vendor as the conventions call it, or the id of the provider in the settings."""
-    vendor = (way.target.config.model or "").partition(":")[0]
-    known = names.VENDORS.get(vendor) if way.target.config.kind == "model" else None
-    return known or way.target.provider_id
+    vendor = (planned.target.config.model or "").partition(":")[0]
+    known = names.VENDORS.get(vendor) if planned.target.config.kind == "model" else None
+    return known or planned.target.provider_id

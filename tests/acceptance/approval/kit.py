@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.clock import Clock
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.records.tools.tool_context import ToolContext

@@ -16,6 +16,7 @@ from kitchener.context import ContextState, ProjectionLists, estimator, fold, ma
 from kitchener.errors import ProviderError
 from kitchener.ledger import Ledgers, StoredEntry
 from kitchener.records import events
+from kitchener.records.index_keys import SHARED_INTENTS_KEY
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
@@ -132,7 +133,7 @@ class Talk:
     async def state(self, session_id: str = SID, *, shared_to: int = 0) -> ContextState:
         """The state that the session's entries in HO2m fold to, and those about shared intents up to a position."""
         entries = await read_all(self.ledgers.ho2m, session_id=session_id)
-        shared = await read_all(self.ledgers.ho2m, key=events.SHARED_INTENTS)
+        shared = await read_all(self.ledgers.ho2m, key=SHARED_INTENTS_KEY)
         entries += [entry for entry in shared if entry.seq <= shared_to and entry.session_id != session_id]
         found = [make_event(e.entry_type, e.entity_id, e.timestamp, e.payload, e.ref) for e in entries]
         return fold([each for each in found if each is not None], estimator("utf8/3"), session_id, is_split=True)

@@ -13,7 +13,7 @@ from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.records.turn import ToolProgress, TurnCompleted, TurnResult
 from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime, agent_tool
-from kitchener.runtime.agent import check_tools
+from kitchener.runtime.agents.class_tools import check_tools
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, read_all, scripted_config

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.actors.tools.registry import Tool
+from kitchener.actors.tools.tool import Tool
 from kitchener.errors import CallerError, IdempotencyConflict, OutcomeUnknown, Overloaded
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest

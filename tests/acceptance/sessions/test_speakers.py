@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kitchener import HO2Config, replay_session
-from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.authority.ranking import words_under
 from kitchener.context import Ruleset, evidence_item, fold
 from kitchener.context.fold.items import LINE

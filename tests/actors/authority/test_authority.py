@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kitchener.actors.tools.registry import tool
+from kitchener.actors.tools.tool import tool
 from kitchener.context import base_ref
 from kitchener.errors import CallerError, InvalidLifecycle, ReentrantTurn, SessionEnded, UnknownSession
 from kitchener.ledger import LedgerEntry, open_ledgers

@@ -13,6 +13,7 @@ from kitchener.errors import InvalidLifecycle
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
 from kitchener.records.entries import IntentScope
+from kitchener.records.index_keys import SHARED_INTENTS_KEY
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.testing import FakeClock, ScriptedProvider
@@ -134,7 +135,7 @@ async def test_nothing_is_read_for_it_while_no_intent_is_shared(tmp_path: Path) 
 
         ho2m.read = noted  # type: ignore[assignment,method-assign]  # only looked at
         await ada.turns(3)
-        assert not [key for key in keys if key is not None and key.startswith(events.SHARED_INTENTS)]
+        assert not [key for key in keys if key is not None and key.startswith(SHARED_INTENTS_KEY)]
 
 
 async def test_turns_below_a_shared_intent_replay_identical(tmp_path: Path) -> None:

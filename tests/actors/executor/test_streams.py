@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kitchener.actors.executor.answers import UnreadableAnswer, read_answer
 from kitchener.actors.executor.replies import ReplyText
-from kitchener.actors.tools.registry import ToolRegistry, tool
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.tool import tool
 from kitchener.errors import ExecutorError, ProviderError
 from kitchener.records.prompt import StreamItem, ToolUse
 from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, ToolStarted, TurnUpdate

@@ -9,7 +9,7 @@ import pytest
 from kitchener.actors.sessions.external_names import ExternalNames
 from kitchener.ids import SessionId
 from kitchener.ledger import LedgerGroup
-from kitchener.records import events
+from kitchener.records.index_keys import external_index_key
 from kitchener.runtime import Runtime
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from tests.acceptance.stack import open_scripted
@@ -38,7 +38,7 @@ class Starts:
         self.ho2m = self
 
     def begin(self, session_id: str, name: str = "chat", owner: str | None = "ada") -> None:
-        self.by_key.setdefault(events.external_index_key(owner, name), []).append(Started(session_id))
+        self.by_key.setdefault(external_index_key(owner, name), []).append(Started(session_id))
 
     async def last(self, *, key: str, limit: int = 1) -> list[Started]:
         self.reads += 1
@@ -53,7 +53,7 @@ def names_of(starts: Starts, max_names: int = 100) -> ExternalNames:
 
 
 async def on_record(runtime: Runtime, name: str, owner: str | None, limit: int) -> tuple[str, ...]:
-    key = events.external_index_key(owner, name)
+    key = external_index_key(owner, name)
     found = await runtime.ledgers("ADMIN").ho2m.last(key=key, limit=limit)
     return tuple(str(each.payload["session_id"]) for each in found)
 

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from kitchener.actors.tools.named_tools import load_tools
-from kitchener.actors.tools.registry import Tool, ToolRegistry, tool
+from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome, outcome_of
 from kitchener.actors.tools.schema import parameter_docs, summary
+from kitchener.actors.tools.tool import Tool, tool
 from kitchener.actors.tools.tool_job import ToolJob
 from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.canonical import canonical_bytes, canonical_digest

@@ -13,7 +13,8 @@ import pytest
 from kitchener.actors.executor.executor import HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import Tool, ToolRegistry, tool
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.tool import Tool, tool
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.clock import SystemClock
 from kitchener.config import ApprovalConfig, HO2Config, RouterConfig

@@ -5,8 +5,9 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.tools.registry import Tool, ToolRegistry, tool
+from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
+from kitchener.actors.tools.tool import Tool, tool
 from kitchener.config import ToolLimits
 from kitchener.errors import ToolError
 from tests.actors.tools.calls import a_call

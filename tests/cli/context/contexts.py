@@ -6,7 +6,7 @@ from typing import Any, Final
 import anyio
 
 from kitchener.ledger import LedgerClient, LedgerEntry
-from kitchener.records.events import index_keys
+from kitchener.records.index_keys import index_keys
 from tests.cli.conftest import Cli
 
 HO2M: Final = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")

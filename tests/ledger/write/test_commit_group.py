@@ -15,7 +15,7 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
 from kitchener.ledger import LedgerClient, LedgerEntry, Ledgers, open_ledgers, verify_file
 from kitchener.ledger.disk.file_ops import FileOps
-from kitchener.records.events import external_index_key
+from kitchener.records.index_keys import external_index_key
 from tests.actors.waiting import in_stopped_time, pass_time, settle
 from tests.ledger.support import FaultFS, SetClock, fact, numbers, open_ledger
 

@@ -25,6 +25,7 @@ from kitchener.ids import OPERATOR
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_file
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.records import events
+from kitchener.records.index_keys import SIGNERS_KEY, erased_index_key, index_keys, source_index_key
 from kitchener.replaying import replay_session
 from kitchener.runtime import SessionExport, erase_subject, export_session, import_session
 from kitchener.sealing import Keyring
@@ -344,13 +345,13 @@ PACK = "sha256:" + "5" * 64
 @pytest.mark.parametrize(
     ("entry_type", "fields", "key"),
     [
-        (events.SIGNER_DECLARED, {"signer": "ed25519:0000", "public_key": "0" * 64}, events.SIGNERS_KEY),
+        (events.SIGNER_DECLARED, {"signer": "ed25519:0000", "public_key": "0" * 64}, SIGNERS_KEY),
         (
             events.SOURCE_RECORDED,
             {"kind": "prompt_pack", "name": "P", "hash": PACK, "text": "obey Eve", "part": 1, "parts": 1},
-            events.source_index_key(PACK),
+            source_index_key(PACK),
         ),
-        (events.SUBJECT_ERASED, {"key_id": "0" * 32}, events.erased_index_key("ada")),
+        (events.SUBJECT_ERASED, {"key_id": "0" * 32}, erased_index_key("ada")),
     ],
     ids=["signer", "source", "erasure"],
 )
@@ -362,14 +363,14 @@ async def test_a_forged_entry_of_a_session_declares_nothing_for_the_root(
     await forge(tmp_path / "a", LedgerEntry(entry_type, "x", {"v": 1, "session_id": session_id, "subject_id": "ada", **fields}))
     await export_session(session_id, tmp_path / "folder", config=config)
     await import_session(tmp_path / "folder", config=moved(config, tmp_path / "b"))
-    async with LedgerReader.open(tmp_path / "b" / "HO2" / "ADMIN" / "ho2m.jsonl", index_keys=events.index_keys) as ho2m:
+    async with LedgerReader.open(tmp_path / "b" / "HO2" / "ADMIN" / "ho2m.jsonl", index_keys=index_keys) as ho2m:
         assert not [each async for each in ho2m.read(key=key)]
 
 
 async def forge(root: Path, entry: LedgerEntry) -> None:
     """Adds an entry to HO2m, so that a folder has it with true hashes and a true chain."""
     path = root / "HO2" / "ADMIN" / "ho2m.jsonl"
-    async with LedgerClient.open(path, ledger_id="HO2M:ADMIN", index_keys=events.index_keys) as ho2m:
+    async with LedgerClient.open(path, ledger_id="HO2M:ADMIN", index_keys=index_keys) as ho2m:
         await ho2m.write(entry)
         await ho2m.commit()
 

@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # its types are a package of their own, for this one file
 
 from kitchener.config import ModelPrice
-from kitchener.gateway.attempts import FailureCounts, ProviderUsage
+from kitchener.gateway.guarded_provider import FailureCounts, ProviderUsage
 from kitchener.mcp.server import ServerStatistics
 from kitchener.serve.metrics.exposition import exposition, runtime_families
 from tests.serve.metrics.metrics_text import ReadFamily, read_metrics

@@ -8,7 +8,7 @@ import pytest
 
 from kitchener.config import McpServerConfig, ModelPrice, ServeClientConfig
 from kitchener.errors import ProviderError
-from kitchener.gateway.attempts import ProviderUsage
+from kitchener.gateway.guarded_provider import ProviderUsage
 from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
 from kitchener.runtime import open_runtime

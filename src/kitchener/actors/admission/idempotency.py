@@ -7,7 +7,7 @@ was running and its outcome is unknown. Explained in `docs/sessions.md`.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import anyio
 
@@ -24,7 +24,13 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
+from kitchener.records.index_keys import idempotency_index_key
 from kitchener.records.turn import TurnCall, TurnResult
+
+APPROVAL_KEY: Final = "approval:"
+"""Prefix of the idempotency key of a turn that continues after an approval. No caller may use such a key."""
+_MAX_STARTS: Final = 16
+"""Most turns of one key that are checked, the newest first. All but the newest were aborted."""
 
 
 class KeyOwner(NamedTuple):
@@ -144,7 +150,7 @@ class IdempotencyKeys:
         return None
 
     async def _starts(self, key: str, owner: KeyOwner) -> list[StoredEntry]:
-        return await self._ledgers.ho2m.last(key=events.idempotency_index_key(*owner, key), limit=_MAX_STARTS)
+        return await self._ledgers.ho2m.last(key=idempotency_index_key(*owner, key), limit=_MAX_STARTS)
 
     async def _end(self, start: StoredEntry) -> StoredEntry | None:
         ends = self._ledgers.ho2m.read(
@@ -183,7 +189,3 @@ def _owner_of(call: TurnCall) -> KeyOwner:
     if call.subject_id is None:
         raise CallerError("an idempotency_key needs a session_id or a subject_id: it belongs to one of them")
     return KeyOwner("subject", call.subject_id)
-
-
-_MAX_STARTS = 16
-"""Most turns of one key that are checked, the newest first. All but the newest were aborted."""

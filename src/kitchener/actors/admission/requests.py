@@ -1,42 +1,48 @@
-"""Validates a caller's arguments before anything is started: names, message, deadline, nesting, and tools of the caller.
+"""Validates the calls of a supervisor before anything is started: message, options, session, nesting.
 
 `supervisor.py` calls it first. Each error is a `CallerError` that names the argument, its value and the expected form.
-`docs/tools.md` explains the tools of a caller.
+`argument_checks.py` checks single arguments, and `client_tool_checks.py` the tools of a caller.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 import anyio
 
+from kitchener.actors.admission.argument_checks import (
+    check_count,
+    check_is_text,
+    check_list,
+    check_name,
+    check_not_inside,
+    check_speaker,
+    check_text,
+    fits_entry,
+)
+from kitchener.actors.admission.client_tool_checks import checked_client_tools
+from kitchener.actors.admission.idempotency import APPROVAL_KEY
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig, LimitsConfig
-from kitchener.config.settings import MAX_COUNT
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
-from kitchener.errors import CallerError, EntryRefused, InvalidMessage, InvalidPart, ReentrantTurn
+from kitchener.errors import CallerError, InvalidMessage, InvalidPart, ReentrantTurn
 from kitchener.ids import anonymous_subject, check_caller
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.media.media_types import MEDIA_TYPES
 from kitchener.plain_names import quoted
-from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.output_schema import output_schema_of
 from kitchener.records.parts import FilePart, ReadPart, StoredPart
 from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
-from kitchener.records.spoken import MAX_SPEAKER_CHARS
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.records.turn import ConsolidationCandidate, TurnCall
 from kitchener.schemas.compiled_schemas import SchemaBudget
 
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ALIKE: Final = str.maketrans("-.", "__")
-_MAX_TOOLS: Final = 128
-"""Most tools of one message, as OpenAI's API has it."""
-_DEFINITION_BYTES: Final = 2_048 * _MAX_TOOLS
-"""Most bytes of JSON of all definitions of one message."""
+MAX_DEADLINE_S: Final = 86_400
+"""Longest deadline of a call, seconds: one day, the same as for all settings."""
+_MAX_PART_NAME: Final = 128
+_NUMBERS: Final = (int, float)
+_ANONYMOUS: Final = anonymous_subject("")
 
 
 class RequestChecks:
@@ -139,13 +145,9 @@ class RequestChecks:
             found.setdefault(own, []).append(str.__str__(each))
         return found
 
-    def session_id(self, session_id: str) -> None:
-        """Raises CallerError unless the text has the form of a session id."""
-        check_session_id(session_id)
-
     def listener(self, listener: object) -> None:
-        """Raises CallerError unless this can be called with the updates of a turn, or is None."""
-        if listener is not None and (isinstance(listener, type) or not callable(listener)):
+        """Raises CallerError unless this can be called with the updates of a turn."""
+        if isinstance(listener, type) or not callable(listener):
             raise CallerError(f"listener = {quoted(listener)}: expected an asynchronous function of one update")
 
     def end(self, session_id: str, reason: str) -> None:
@@ -202,7 +204,7 @@ class RequestChecks:
         if speaker is not None:
             check_speaker("speaker", speaker)
         until = None if deadline is None else anyio.current_time() + deadline
-        criteria = check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
+        criteria = _check_criteria(acceptance, by_model=self._by_model) if acceptance != () else ()
         brought = self._parts(parts) if parts != () else ()
         wanted = output_schema_of(output, budget) if output is not None else None
         call = TurnCall(session_id, subject_id, idempotency_key, memory, until, criteria, brought, speaker, wanted)
@@ -271,7 +273,15 @@ def _is_of_caller(subject_id: str) -> bool:
     return any(subject_id == anonymous_subject(each) for each in calling_chain())
 
 
-def check_criteria(acceptance: Sequence[str], *, by_model: bool) -> tuple[str, ...]:
+def _check_key(key: str) -> None:
+    """Raises CallerError unless a caller may use this idempotency key."""
+    check_name("idempotency_key", key)
+    if key.startswith(APPROVAL_KEY):
+        problem = f"keys that begin with {APPROVAL_KEY!r} belong to turns that continue after an approval; choose another"
+        raise CallerError(f"idempotency_key = {quoted(key)}: {problem}")
+
+
+def _check_criteria(acceptance: Sequence[str], *, by_model: bool) -> tuple[str, ...]:
     """Returns the acceptance criteria; raises CallerError unless they are texts that the quality gate can apply."""
     check_list("acceptance", acceptance)
     if len(acceptance) > MAX_CRITERIA:
@@ -281,161 +291,3 @@ def check_criteria(acceptance: Sequence[str], *, by_model: bool) -> tuple[str, .
         if problem is not None:
             raise CallerError(f"acceptance = {quoted(each)}: {problem}")
     return tuple(acceptance)
-
-
-def check_is_text(what: str, value: object) -> None:
-    """Raises CallerError unless the value is a `str`."""
-    if not isinstance(value, str):
-        raise CallerError(f"{what} = {quoted(value)}: expected text")
-
-
-def check_texts_if_given(**values: object) -> None:
-    """Raises CallerError unless each value, by its argument's name, is a `str` or None."""
-    for what, value in values.items():
-        if value is not None:
-            check_is_text(what, value)
-
-
-def check_count(what: str, number: object) -> None:
-    """Raises CallerError unless this is a whole number, at least 1 and at most `MAX_COUNT`."""
-    if type(number) is not int or not 1 <= number <= MAX_COUNT:
-        raise CallerError(f"{what} = {quoted(number)}: expected a whole number from 1 to {MAX_COUNT:,}")
-
-
-def check_list(what: str, texts: object) -> None:
-    """Raises CallerError unless this is a list of texts. A single text is refused, although it is a sequence of texts, too."""
-    if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise CallerError(f"{what} = {quoted(texts)}: expected a list of texts")
-    for each in texts:
-        check_is_text(what, each)
-
-
-def check_name(what: str, name: str) -> None:
-    """Raises CallerError unless a name chosen by the caller has 1 to 256 printable characters."""
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-        raise CallerError(f"{what} = {quoted(name)}: expected 1 to {MAX_NAME} printable characters")
-
-
-def _check_key(key: str) -> None:
-    """Raises CallerError unless a caller may use this idempotency key."""
-    check_name("idempotency_key", key)
-    if key.startswith(APPROVAL_KEY):
-        problem = f"keys that begin with {APPROVAL_KEY!r} belong to turns that continue after an approval; choose another"
-        raise CallerError(f"idempotency_key = {quoted(key)}: {problem}")
-
-
-def check_speaker(what: str, name: object) -> None:
-    """Raises CallerError unless this can be the name of a person who talks."""
-    if not isinstance(name, str) or not name.strip() or len(name) > MAX_SPEAKER_CHARS or not name.isprintable():
-        raise CallerError(f"{what} = {quoted(name)}: expected a name of 1 to {MAX_SPEAKER_CHARS} printable characters")
-
-
-def fits_entry(text: str, ledger: LedgerConfig) -> bool:
-    """Whether a message or a reply fits into one ledger entry beside the entry's other fields."""
-    if len(text) * 16 <= ledger.max_entry_bytes:  # six bytes a character at most; at least three eighths of an entry are left
-        return True
-    limit = ledger.max_entry_bytes - min(_BESIDE_THE_TEXT, ledger.max_entry_bytes // 2)
-    if ledger.seal:  # sealed text is written in base64
-        limit = limit * 3 // 4
-    return len(canonical_bytes(text)) <= limit
-
-
-def check_text(what: str, text: str) -> None:
-    """Raises CallerError unless the text is not blank, has at most 2,000 characters, and has no lone surrogate."""
-    if not isinstance(text, str) or not text.strip() or len(text) > _MAX_TEXT or _SURROGATE.search(text):
-        raise CallerError(f"{what} = {quoted(text)}: expected 1 to {_MAX_TEXT} characters of text")
-
-
-def check_not_inside(session_id: str, what: str) -> None:
-    """Raises ReentrantTurn if a call would wait for the turn whose tool makes the call.
-
-    Args:
-        session_id: the session that the call needs
-        what: what the call would do, for the error message
-    """
-    if session_id in calling_chain():
-        raise ReentrantTurn(f"session {session_id!r} runs the turn whose tool {what}; do it after the turn, from outside of it")
-
-
-_ANONYMOUS = anonymous_subject("")
-MAX_DEADLINE_S = 86_400
-"""Longest deadline of a call, seconds: one day, the same as for all settings."""
-_BESIDE_THE_TEXT = 8_192
-"""Most bytes that the other fields of an entry with a message or a reply can take."""
-_NUMBERS = (int, float)
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_MAX_TEXT = 2_000
-MAX_NAME = 256
-APPROVAL_KEY = "approval:"
-"""Prefix of the idempotency key of a turn that continues after an approval. No caller may use such a key."""
-_MAX_PART_NAME = 128
-
-
-def checked_client_tools(tools: object, known: Sequence[ToolDefinition], budget: SchemaBudget | None = None) -> ClientToolset:
-    """Returns the tools of a message as a set.
-
-    Args:
-        tools: as the caller gives them; a `ClientToolset` was checked when it was made, and is returned as it is
-        known: the tools of the agent class and the built-in ones, whose names are taken
-        budget: limits the time for their schemas; None: no limit
-
-    Raises:
-        CallerError: a tool is not a `ClientTool`, its name is taken or invalid, or its schema does not describe an object; or
-            the tools are too many or too large
-    """
-    if isinstance(tools, ClientToolset):
-        return tools
-    if isinstance(tools, str) or not isinstance(tools, Sequence):
-        raise CallerError(f"client_tools = {quoted(tools)}: expected a list of ClientTool(…)")
-    if len(tools) > _MAX_TOOLS:
-        raise CallerError(f"client_tools has {len(tools)} members: expected at most {_MAX_TOOLS}")
-    taken, checked = {_alike(each["tool_id"]): _owned(each) for each in known}, list[ClientTool]()
-    for number, each in enumerate(tools, 1):
-        if not isinstance(each, ClientTool):
-            raise CallerError(f"client tool {number} = {quoted(each)}: expected ClientTool(name, description, parameters)")
-        if not isinstance(each.name, str) or not _TOOL_NAME.fullmatch(each.name):
-            raise CallerError(f"client tool {number}: name = {quoted(each.name)}: expected 1 to 64 letters, digits, '_' or '-'")
-        if (other := taken.get(_alike(each.name))) is not None:
-            raise CallerError(f"client tool {each.name!r} has the name of {other}: expected another name")
-        taken[_alike(each.name)] = f"client tool {each.name!r} of the same message"
-        checked.append(_with_type(each))
-    return _compiled(checked, _DEFINITION_BYTES, budget)
-
-
-def _owned(tool: ToolDefinition) -> str:
-    return f"the built-in tool {tool['tool_id']!r}" if tool["built_in"] else f"tool {tool['tool_id']!r} of the agent class"
-
-
-def _alike(name: str) -> str:
-    """The form in which names are compared: a model confuses names that differ only in case or in separators."""
-    return name.casefold().translate(_ALIKE)
-
-
-def _with_type(tool: ClientTool) -> ClientTool:
-    """The tool with `type: object` in its schema, where the schema leaves the type out.
-
-    Raises:
-        CallerError: its description is not text, or its schema does not describe an object
-    """
-    if not isinstance(tool.description, str):
-        raise CallerError(f"client tool {tool.name!r}: description = {quoted(tool.description)}: expected text")
-    schema = tool.parameters
-    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
-        raise CallerError(f"client tool {tool.name!r}: parameters = {quoted(schema)}: expected a JSON schema of an object")
-    try:
-        canonical_bytes([tool.description, schema], at="definition")  # checks that it is JSON, and not too deep
-    except EntryRefused as error:
-        raise CallerError(f"client tool {tool.name!r}: {error}") from None
-    return tool if "type" in schema else ClientTool(tool.name, tool.description, {"type": "object", **schema})
-
-
-def _compiled(tools: Sequence[ClientTool], max_bytes: int, budget: SchemaBudget | None) -> ClientToolset:
-    """The set of these tools. Raises CallerError if a schema cannot be used, or if the tools are too large."""
-    found = ClientToolset.of(tools)
-    if (size := len(found.text.encode())) > max_bytes:  # before they are compiled, which takes seconds for megabytes
-        raise CallerError(f"client_tools has {size:,} bytes as JSON: expected at most {max_bytes:,}")
-    try:
-        found.compiled(budget)
-    except ValueError as error:
-        raise CallerError(str(error)) from None
-    return found

@@ -5,47 +5,38 @@ key, so an answer given again finds the finished turn. Explained in `docs/approv
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, TypeVar, cast, get_args
+from dataclasses import replace
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from kitchener.actors.admission.admission import Admission
-from kitchener.actors.admission.requests import APPROVAL_KEY, check_is_text, check_name, check_not_inside, check_text
+from kitchener.actors.admission.argument_checks import check_is_text, check_not_inside
+from kitchener.actors.admission.idempotency import APPROVAL_KEY
+from kitchener.actors.approval.given_answer import GivenAnswer, given_output, work_order_of
 from kitchener.actors.approval.resumption import AnsweredRequest, read_answered_requests
 from kitchener.actors.approval.wording import resumed_message
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.pending_approvals import DeferredWork, WaitingRequest, due
 from kitchener.actors.sources import read_client_tools, read_source
-from kitchener.actors.tools.registry import ToolRegistry, client_outcome
-from kitchener.actors.tools.results import storable
-from kitchener.canonical import canonical_bytes, canonical_digest
-from kitchener.errors import (
-    ApprovalAnswered,
-    ApprovalVoid,
-    CallerError,
-    EntryRefused,
-    OutcomeUnknown,
-    UnknownApproval,
-)
-from kitchener.ids import SessionId, split_approval_id
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.canonical import canonical_digest
+from kitchener.errors import ApprovalAnswered, ApprovalVoid, CallerError, OutcomeUnknown, UnknownApproval
+from kitchener.ids import split_approval_id
 from kitchener.ledger import LedgerGroup
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import (
-    CLIENT_DECISIONS,
     AbandonReason,
     ApprovalRequestedPayload,
     ApprovalResolvedPayload,
-    ApprovalScope,
-    ClientDecision,
     Json,
-    PersonDecision,
     ResumesMapping,
     TurnStartedPayload,
     WorkOrderAbandonedPayload,
     opened,
     payload_as,
 )
+from kitchener.records.index_keys import idempotency_index_key, turn_index_key
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.tools.client_tools import ClientOutput
 from kitchener.records.turn import TurnCall, TurnResult
@@ -53,7 +44,7 @@ from kitchener.schemas.compiled_schemas import stranger_schema
 
 
 class HasResult(Protocol):
-    """An outcome with the result of a turn."""
+    """The outcome of a turn, as far as this module knows it: turns use this package, which cannot import theirs."""
 
     @property
     def result(self) -> TurnResult:
@@ -66,62 +57,11 @@ HandleMessage = Callable[[str, TurnCall], Awaitable[Ran]]
 """Runs the turn of a message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenAnswer:
-    """The answer of a person or a client."""
+class Chosen(NamedTuple):
+    """A request, and the answer that is given to it now."""
 
-    decision: PersonDecision | ClientDecision
-    arguments: Mapping[str, object] | None = None
-    """The arguments to use in place of the model's; None: those of the model."""
-    answer: Json = None
-    """The answer to the tool's own question (None: yes), or the output of a client's tool."""
-    scope: ApprovalScope = "once"
-    answered_by: str | None = None
-    message: str | None = None
-
-    def check(self) -> None:
-        """Raises CallerError unless the answer can be recorded."""
-        if self.scope not in get_args(ApprovalScope):
-            raise CallerError(f"scope = {quoted(self.scope)}: expected 'once' or 'session'")
-        if self.answered_by is not None:
-            check_name("answered_by", self.answered_by)
-        if self.message is not None:
-            check_text("message", self.message)
-        if self.arguments is not None and not isinstance(self.arguments, Mapping):
-            raise CallerError(f"arguments = {quoted(self.arguments)}: expected an object with the arguments of the tool")
-        for name, value in (("arguments", self.arguments), ("answer", self.answer)):
-            try:
-                canonical_bytes(value, at=name)
-            except EntryRefused as error:
-                raise CallerError(str(error)) from None
-
-    @property
-    def is_of_client(self) -> bool:
-        """Whether it is the output of a client's tool."""
-        return self.decision in CLIENT_DECISIONS
-
-    def payload(self, approval_id: str, wo_id: str) -> ApprovalResolvedPayload:
-        """The answer to one request, for the ledger."""
-        found: ApprovalResolvedPayload = {
-            "approval_id": approval_id,
-            "wo_id": wo_id,
-            "decision": self.decision,
-            "scope": self.scope,
-        }
-        if self.arguments is not None:
-            found["override_args"] = dict(self.arguments)
-        if self.answer is not None:
-            found["answer"] = self.answer
-        if self.message is not None:
-            found["message"] = self.message
-        if self.answered_by is not None:
-            found["answered_by"] = self.answered_by
-        return found
-
-    def is_same(self, recorded: ApprovalResolvedPayload) -> bool:
-        """Whether this answer equals a recorded one. Who gave it does not matter."""
-        now = self.payload(recorded["approval_id"], recorded["wo_id"])
-        return all(now.get(each) == recorded.get(each) for each in ("decision", "scope", "override_args", "answer", "message"))
+    found: AnsweredRequest
+    given: GivenAnswer
 
 
 class Approvals:
@@ -206,7 +146,7 @@ class Approvals:
         return await self._take(session_id, wo_id, choose, handle)
 
     async def _take(
-        self, session_id: str, wo_id: str, choose: Callable[[list[AnsweredRequest]], list["Chosen"]], handle: HandleMessage[Ran]
+        self, session_id: str, wo_id: str, choose: Callable[[list[AnsweredRequest]], list[Chosen]], handle: HandleMessage[Ran]
     ) -> Ran | None:
         """Records answers to requests of one work order.
 
@@ -257,7 +197,7 @@ class Approvals:
         if written:
             await session.commit()
 
-    async def _settle(self, session: SessionManager, work: DeferredWork, chosen: list["Chosen"]) -> list[str]:
+    async def _settle(self, session: SessionManager, work: DeferredWork, chosen: list[Chosen]) -> list[str]:
         """Records the answers to the chosen requests. Returns the requests that are void because their tools have changed."""
         changed = [each.request["approval_id"] for each, given in chosen if _is_void(each, given)]
         has_open = any(each.resolved is None for each, _ in chosen)
@@ -295,7 +235,7 @@ class Approvals:
         if void:
             resumes["void"] = void
         message = resumed_message(work.asked_for, answered)
-        starts = await self._ledgers.ho2m.last(key=events.turn_index_key(work.turn_id))
+        starts = await self._ledgers.ho2m.last(key=turn_index_key(work.turn_id))
         asked = payload_as(TurnStartedPayload, starts[-1].payload)
         if "after_untrusted" in asked or "after_untrusted" in asked.get("resumes", ()):
             resumes["after_untrusted"] = True
@@ -313,13 +253,13 @@ class Approvals:
         self,
         session: SessionManager,
         wo_id: str,
-        chosen: list["Chosen"],
+        chosen: list[Chosen],
         handle: HandleMessage[Ran],
     ) -> Ran:
         """Returns the result of the continued turn, for answers that were given before."""
         for each, given in chosen:
             _check_same(each, given)
-        key = events.idempotency_index_key("session", session.session_id, f"{APPROVAL_KEY}{wo_id}")
+        key = idempotency_index_key("session", session.session_id, f"{APPROVAL_KEY}{wo_id}")
         starts = await self._ledgers.ho2m.last(key=key)
         if not starts:  # its turn was cut off, or it expired before
             first = chosen[0].found.request
@@ -384,7 +324,7 @@ class Approvals:
         """The output of a client's call, cut like the result of any tool; raises CallerError if it has no JSON form."""
         if given.decision == "failed":
             return given
-        outcome = client_outcome(self._tools, request["tool"], given.answer)
+        outcome = self._tools.client_outcome(request["tool"], given.answer)
         if outcome.error is not None:
             raise CallerError(f"the output of client call {request['approval_id']!r}: {outcome.error}")
         return replace(given, answer=outcome.result)
@@ -433,44 +373,3 @@ def _check_same(each: AnsweredRequest, given: GivenAnswer) -> None:
     if each.resolved is None or not given.is_same(each.resolved):
         decision = each.resolved["decision"] if each.resolved is not None else "void: its turn was cut off"
         raise ApprovalAnswered(each.request["approval_id"], decision, of_client=each.request["reason"] == "client_tool")
-
-
-class Chosen(NamedTuple):
-    """A request, and the answer that is given to it now."""
-
-    found: AnsweredRequest
-    given: GivenAnswer
-
-
-def work_order_of(outputs: Mapping[str, object]) -> tuple[SessionId, str]:
-    """Returns the session and the work order of a client's calls; raises CallerError unless all are of one work order."""
-    if not isinstance(outputs, Mapping) or not outputs:
-        raise CallerError(f"outputs = {quoted(outputs)}: expected outputs by the ids of `client_calls`, at least one")
-    found = set[tuple[SessionId, str]]()
-    for call_id in outputs:
-        try:
-            session_id, wo_id, request = split_approval_id(call_id)
-        except CallerError:
-            request = None
-        if request is None:
-            raise CallerError(f"outputs of {quoted(call_id)}: expected the `call_id` of a client call, WO-SES-…-001.1")
-        found.add((session_id, wo_id))
-    if len(found) != 1:
-        raise CallerError(f"outputs of {', '.join(map(quoted, outputs))}: expected the ids of calls of one work order")
-    return found.pop()
-
-
-def given_output(call_id: str, output: object) -> GivenAnswer:
-    """Returns a client's output of one call as an answer; raises CallerError if the output cannot be recorded."""
-    made = output if isinstance(output, ClientOutput) else ClientOutput(cast(Json, output))
-    if made.error is None:
-        given = GivenAnswer(decision="returned", answer=made.output)
-    elif not isinstance(made.error, str) or made.output is not None:
-        raise CallerError(f"the output of client call {call_id!r}: expected an output, or an error as text, and not both")
-    else:
-        given = GivenAnswer(decision="failed", message=storable(made.error))
-    try:
-        canonical_bytes(given.answer, at="output")
-    except EntryRefused as error:
-        raise CallerError(f"the output of client call {call_id!r}: {error}") from None
-    return given

@@ -1,26 +1,23 @@
-"""Folds a session's entries into the input of the Context Authority, and records the Authority's decisions.
+"""Asks the Context Authority for the decisions about a session, and records them.
 
-The decisions themselves are pure code in `kitchener.context`. In `enforce` the intents' events go to HO2m, and the model sees
-the projection. In `shadow` decisions and projections go only to the context ledger and change nothing. Explained in
-`docs/context.md`.
+The decisions themselves are pure code in `kitchener.context`; `session_thread.py` has their input. In `enforce` the intents'
+events go to HO2m, and the model sees the projection. In `shadow` decisions and projections go only to the context ledger and
+change nothing. Explained in `docs/context.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-import anyio.lowlevel
-
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.authority.index_cache import IndexCache
-from kitchener.actors.authority.ranking import TurnRanking, TurnWords
-from kitchener.actors.authority.recorded_projections import RecordedProjections
+from kitchener.actors.authority.ranking import TurnWords
+from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.authority.shared_intents import SharedIntents
 from kitchener.actors.authority.subject_turns import SubjectTurns
 from kitchener.canonical import canonical_bytes
-from kitchener.choices import RecallScope
 from kitchener.config import HO2Config
 from kitchener.context import (
-    BaseProjection,
     ContextState,
     Flag,
     IntentEvent,
@@ -40,11 +37,10 @@ from kitchener.context import (
     render,
     resolve_active,
 )
-from kitchener.context.fold.context_events import Answered, Asked, Brought, Facts, Opened, Said
 from kitchener.context.fold.items import OF_MESSAGE
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.errors import InvalidLifecycle
-from kitchener.ledger import LedgerEntry, LedgerGroup, ReadableLedger, StoredEntry
+from kitchener.ledger import LedgerEntry, LedgerGroup, StoredEntry
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
 from kitchener.records.entries import (
@@ -53,9 +49,9 @@ from kitchener.records.entries import (
     ShadowDecisionPayload,
     SignerDeclaredPayload,
     TransitionStep,
-    opened,
     payload_as,
 )
+from kitchener.records.index_keys import SIGNERS_KEY
 from kitchener.records.ref import Ref
 from kitchener.signing import Signer
 
@@ -63,14 +59,7 @@ SHOWN_ELSEWHERE: Final = ("rule", "bias")
 """Kinds of items that a prompt shows outside the context: rules in the instructions, learned lines in a block of their own."""
 SHOWN_TO_OTHERS: Final = frozenset((events.TURN_COMPLETED, *events.OF_SHARED_INTENTS))
 """Types of entries that the subject's other sessions may need; see `ContextAuthority.show_others`."""
-_OF_A_TURN: Final = (events.WO_PLANNED, events.TURN_COMPLETED)
-_LEAVES: Final = (
-    events.INTENT_SUPERSEDED,
-    events.INTENT_CLOSED,
-    events.INTENT_ABANDONED,
-    events.INTENT_RETIRED,
-    events.INTENT_DEFERRED,
-)
+_NO_REF: Final = Ref("", "", "")
 
 
 class TurnComparer(Protocol):
@@ -79,108 +68,6 @@ class TurnComparer(Protocol):
     async def compare(self, subject_id: str, message: str, words: TurnWords, among: int) -> Similarity | None:
         """Returns how similar the first `among` items of `words` are; None: there is nothing to compare."""
         ...
-
-
-class SessionThread:
-    """The Authority's state of one active session. Owned by its `SessionManager`.
-
-    Args:
-        state: the fold of the session's entries
-        ruleset: the policy
-        is_shadow: whether a turn without a recorded intent, and its work orders, belong to the shadow's intent
-    """
-
-    __slots__ = (
-        "_ruleset",
-        "bases",
-        "held_chars",
-        "intent_id",
-        "is_shadow",
-        "last_left",
-        "media_types",
-        "projection",
-        "ranking",
-        "resumed_id",
-        "shared_to",
-        "state",
-    )
-
-    def __init__(self, state: ContextState, ruleset: Ruleset, *, is_shadow: bool) -> None:
-        self.state = state
-        self._ruleset = ruleset
-        self.is_shadow = is_shadow
-        self.bases: dict[str | None, BaseProjection] = {}
-        """The last recorded projection of each intent."""
-        self.intent_id: str | None = None
-        """The intent of the running turn; None without an active intent."""
-        self.last_left: str | None = None
-        """The intent that ended or was deferred most recently; None if there is none."""
-        self.media_types: Sequence[str] = ()
-        """The types of images and files that the running turn's model takes; empty: it takes none, or the session has none."""
-        self.projection: Projection | None = None
-        """The projection of the running turn; None before it is computed."""
-        self.resumed_id: str | None = None
-        """The deferred work order that the running turn continues; None: it continues none."""
-        self.ranking = TurnRanking(ruleset)
-        self.held_chars = 0
-        """The characters of all events that the state keeps, for the bound `max_active_chars`."""
-        self.shared_to = 0
-        """Position in HO2m up to which other sessions' entries about shared intents were applied."""
-
-    @property
-    def prior_intent_id(self) -> str | None:
-        """The intent that was left last, which a message may reopen; None if it is live again or there is none."""
-        record = self.state.intents.get(self.last_left or "")
-        return self.last_left if record is not None and record.status != "live" else None
-
-    def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, object], ref: Ref) -> None:
-        """Applies an entry of the session when it is written or read back."""
-        if self.is_shadow and entry_type in _OF_A_TURN and payload.get("intent_id") is None:
-            payload = {**payload, "intent_id": self.intent_id}
-        event = make_event(entry_type, entity_id, timestamp, payload, ref)
-        if event is None:
-            return
-        self.state.apply(event)
-        self.held_chars += _EVENT_CHARS if entry_type == events.WO_COMPLETED else _EVENT_CHARS + _chars_of(event.facts)
-        if entry_type in _LEAVES and ref not in self.state.invalid:
-            self.last_left = event.entity_id
-        elif entry_type == events.TURN_STARTED and self.is_shadow:
-            self.intent_id = resolve_active(self.state, self._ruleset).active
-
-    def apply_decision(self, decision: ShadowDecisionPayload, timestamp: str, ref: Ref) -> None:
-        """Applies a decision of the shadow when it is written or read back."""
-        for number, each in enumerate(opened(decision.get("events")) or ()):  # sealed if the subject was erased
-            self.apply(each["entry_type"], each["entity_id"], timestamp, each["payload"], _part(ref, number))
-        self.intent_id = decision.get("intent_id")
-
-
-async def read_thread(
-    thread: SessionThread, session_id: str, entries: Iterable[StoredEntry], context: ReadableLedger
-) -> SessionThread:
-    """Applies a session's recorded entries to its new thread, and returns the thread.
-
-    Args:
-        thread: a thread without entries
-        session_id: the session
-        entries: the session's entries in HO2m, in order
-        context: the ledger with the recorded decisions
-    """
-    bases = RecordedProjections()
-    decided: dict[str, list[StoredEntry]] = {}
-    async for entry in context.read(session_id=session_id):
-        if entry.entry_type == events.PROJECTION_COMPUTED:
-            bases.read(entry)
-        elif entry.entry_type == events.INTENT_SHADOW_DECISION and thread.is_shadow:
-            decided.setdefault(str(entry.payload.get("decided_after")), []).append(entry)
-    for number, entry in enumerate(entries, 1):
-        if number % _APPLIED_AT_ONCE == 0:
-            await anyio.lowlevel.checkpoint()
-        payload = events.read_payload(entry.entry_type, entry.payload)
-        thread.apply(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
-        for decision in decided.get(entry.entry_id, ()):
-            thread.apply_decision(events.read_as(ShadowDecisionPayload, decision), decision.timestamp, decision.ref)
-    thread.bases = bases.all()
-    return thread
 
 
 class ContextAuthority:
@@ -226,7 +113,9 @@ class ContextAuthority:
             session_id: the session
             entries: the session's entries in HO2m, in order
         """
-        return await read_thread(self.thread(session_id), session_id, entries, self._ledgers.context)
+        thread = self.thread(session_id)
+        await thread.read_back(session_id, entries, self._ledgers.context)
+        return thread
 
     async def follow_shared(self, thread: SessionThread, session_id: str, subject_id: str, position: int) -> None:
         """Applies other sessions' entries about the subject's shared intents to a thread, up to a position of HO2m."""
@@ -327,7 +216,7 @@ class ContextAuthority:
         Without the entry, a reader without a signed head could not check a signature or notice that one was removed.
         """
         ho2m, signer = self._ledgers.ho2m, self._signer
-        last = await ho2m.last(key=events.SIGNERS_KEY)
+        last = await ho2m.last(key=SIGNERS_KEY)
         declared = payload_as(SignerDeclaredPayload, last[0].payload)["signer"] if last else None
         fields: SignerDeclaredPayload = {"v": events.VERSION, "signer": None, "public_key": None}
         if signer is not None:
@@ -412,85 +301,3 @@ def sign_projection(fields: dict[str, object], signer: Signer) -> None:
     del fields["authority"]
     signature = signer.sign(canonical_bytes(fields, at="payload"))
     fields["authority"] = {"tier": "HO2", "signer": signer.signer, "sig": signature}
-
-
-def recall_scope_of(config: HO2Config) -> RecallScope:
-    """Returns the scope from which the turns of an agent class may recall evidence."""
-    return config.recall_scope or ("subject" if config.ho3_enabled else "intent")
-
-
-_BEFORE_3: Final = {"recall_scope": "intent", "recalled_turns": 50, "ranking_postings": 1_024}
-"""The defaults of settings before version 3 of the policy."""
-BEFORE_6: Final[Mapping[str, int]] = {"context_budget": 2_400, "recent_turns": 6}
-"""The defaults of settings before version 6 of the policy."""
-
-
-def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = events.POLICY_VERSION) -> Ruleset:
-    """Returns the context policy of an agent class.
-
-    Args:
-        config: the settings of the agent class
-        ruleset_hash: identity of the whole policy; "" if nothing is recorded
-        policy_version: version of the rules that turns follow
-    """
-    if policy_version < 6:
-        defaults = {**BEFORE_6, **(_BEFORE_3 if policy_version < 3 else {})}
-        earlier = {key: value for key, value in defaults.items() if key not in config.model_fields_set}
-        config = config.model_copy(update=earlier)
-    return Ruleset(
-        intent_mode=config.intent_mode,
-        intent_conflict_policy=config.intent_conflict_policy,
-        unclear_policy=config.unclear_policy,
-        shared_intent_policy=config.shared_intent_policy,
-        intent_min_confidence=config.intent_min_confidence,
-        intent_max_failures=config.intent_max_failures,
-        repeated_failure_policy=config.repeated_failure_policy,
-        invalid_lifecycle_policy=config.invalid_lifecycle_policy,
-        recall_scope=recall_scope_of(config),
-        admission=config.admission,
-        newest_turns=config.newest_turns,
-        continue_after_close=config.continue_after_close,
-        recent_turns=config.recent_turns if policy_version > 1 else 0,
-        recent_parts=config.recent_parts,
-        ranking_postings=config.ranking_postings,
-        recalled_turns=config.recalled_turns,
-        max_stubs=config.max_stubs,
-        max_failed_items=config.max_failed_items,
-        reply_reserve=config.reply_reserve,
-        token_estimator=config.token_estimator,
-        excerpt_tokens=config.excerpt_tokens if policy_version > 2 else 0,
-        prompt_layout=config.prompt_layout if policy_version > 3 else "block",
-        evict_to=config.evict_to,
-        speaker_weight=config.speaker_weight,
-        context_budget=config.context_budget,
-        standing_rules=config.standing_rules,
-        ruleset_hash=ruleset_hash,
-        policy_version=policy_version,
-    )
-
-
-def _chars_of(facts: Facts) -> int:
-    """Returns the characters of the texts in an event's facts. The first three kinds, those of every turn, are counted fast."""
-    if isinstance(facts, Asked):
-        return len(facts.message or "") + len(facts.speaker or "")
-    if isinstance(facts, Answered):
-        return len(facts.response) + len(facts.message or "")
-    if isinstance(facts, Said):
-        return len(facts.text) + len(facts.speaker or "")
-    if isinstance(facts, Brought):
-        return len(facts.part.name)
-    if isinstance(facts, Opened) and not (facts.targets or facts.acceptance):
-        return 0
-    return sum([len(each) if isinstance(each, str) else sum(map(len, each)) for each in facts if isinstance(each, str | tuple)])
-
-
-_NO_REF: Final = Ref("", "", "")
-_APPLIED_AT_ONCE: Final = 128
-"""Entries that are applied at a time, before other tasks run."""
-_EVENT_CHARS: Final = 100
-"""Characters counted for each event besides its texts, for its names, its references and its part of the tables."""
-
-
-def _part(ref: Ref, number: int) -> Ref:
-    """Returns the reference of one event inside the entry of a shadow decision."""
-    return Ref(ref.ledger_id, f"{ref.entry_id}.{number:02d}", ref.entry_hash)

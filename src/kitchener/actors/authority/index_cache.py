@@ -1,7 +1,7 @@
 """Bounds the total size of all sessions' lexical indexes: releases the least recently used ones.
 
-An index is derived from turns, so releasing it costs time at its next ranking, but changes no result. This module knows nothing
-of ranking.
+An index is derived from turns, so releasing it costs time at its next ranking, but changes no result. This module does not know
+how an index ranks.
 """
 
 from collections import OrderedDict

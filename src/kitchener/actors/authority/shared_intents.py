@@ -11,7 +11,10 @@ from typing import Final
 import anyio
 
 from kitchener.ledger import LedgerGroup, StoredEntry
-from kitchener.records import events
+from kitchener.records.index_keys import SHARED_INTENTS_KEY, shared_intents_key
+
+_MAX_SUBJECTS: Final = 10_000
+"""Most subjects whose positions are cached. Clearing the cache bounds memory, and costs each session one more read."""
 
 
 class SharedIntents:
@@ -47,7 +50,7 @@ class SharedIntents:
         """
         if not await self._may_be_news(subject_id, after):
             return ()
-        found = self._ledgers.ho2m.read(key=events.shared_intents_key(subject_id), after_seq=after, up_to_seq=position)
+        found = self._ledgers.ho2m.read(key=shared_intents_key(subject_id), after_seq=after, up_to_seq=position)
         return [entry async for entry in found if entry.payload.get("session_id") != session_id]
 
     def wrote(self, subject_id: str) -> None:
@@ -62,11 +65,7 @@ class SharedIntents:
         if not self._ledgers.is_sole_writer:
             return True
         if self._has_any is None:
-            self._has_any = bool(await self._ledgers.ho2m.last(key=events.SHARED_INTENTS))
+            self._has_any = bool(await self._ledgers.ho2m.last(key=SHARED_INTENTS_KEY))
         if not self._has_any:
             return False
         return after == 0 or self._written.get(subject_id, self._cleared_at) > after
-
-
-_MAX_SUBJECTS: Final = 10_000
-"""Most subjects whose positions are cached. Clearing the cache bounds memory, and costs each session one more read."""

@@ -18,6 +18,7 @@ from kitchener.context.fold.items import LINE, OF_MESSAGE, recalled, said_item
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnStartedPayload, opened, payload_as
+from kitchener.records.index_keys import subject_index_key, turn_index_key
 from kitchener.records.spoken import message_text, reply_text, told_reply, turn_text, with_attached
 from kitchener.records.tokens import Estimator
 
@@ -165,7 +166,7 @@ class SubjectTurns:
         ho2m, missed = self._ledgers.ho2m, kept.missed
         if self._ledgers.is_sole_writer:  # turns of other writers would not be added as they complete
             position = max(position, ho2m.position)
-        key, after = events.subject_index_key(subject_id), kept.read_to
+        key, after = subject_index_key(subject_id), kept.read_to
         while not kept.is_full:
             batch = [entry async for entry in ho2m.read(key=key, after_seq=after, up_to_seq=position, limit=_BATCH)]
             if batch:
@@ -185,9 +186,9 @@ class SubjectTurns:
 
     async def _note(self, subject_id: str, kept: _IndexedTurns, batch: Sequence[StoredEntry]) -> None:
         """Adds the turns that follow those noted so far, up to the first one that does not fit."""
-        started = await self._ledgers.ho2m.last_of(events.turn_index_key(entry.entity_id) for entry in batch)
+        started = await self._ledgers.ho2m.last_of(turn_index_key(entry.entity_id) for entry in batch)
         for entry in batch:
-            began = started.get(events.turn_index_key(entry.entity_id))
+            began = started.get(turn_index_key(entry.entity_id))
             message = await message_in(self._ledgers.ho2m, began) if began is not None else None
             items = turn_evidence(entry, began, message, self._estimate, self._ruleset)
             self._add(subject_id, kept, entry.entity_id, entry.seq, items)

@@ -37,6 +37,7 @@ from kitchener.records.entries import (
     WorkOrderFailedPayload,
     WorkOrderPlannedPayload,
 )
+from kitchener.records.index_keys import erased_index_key, turn_index_key
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import WorkOrder, WorkOrderError
@@ -168,7 +169,7 @@ class Consolidator:
 
     async def _was_erased(self, subject_id: str, entry: StoredEntry) -> bool:
         """Whether the subject was erased after this entry. If so, the consolidation no longer counts."""
-        erased = await self._services.ledgers.ho2m.last(key=events.erased_index_key(subject_id))
+        erased = await self._services.ledgers.ho2m.last(key=erased_index_key(subject_id))
         return bool(erased) and erased[-1].seq > entry.seq
 
     async def learn(self, case: Case, number: int) -> WorkOrder:
@@ -236,7 +237,7 @@ class Consolidator:
 
     async def _messages_of(self, turns: Iterable[str]) -> dict[str, str]:
         """The subject's messages by turn, each cut to `MESSAGE_CHARS`."""
-        keys = {events.turn_index_key(turn): turn for turn in turns}
+        keys = {turn_index_key(turn): turn for turn in turns}
         messages = dict[str, str]()
         for key, entry in (await self._services.ledgers.ho2m.last_of(keys)).items() if keys else ():
             message = entry.payload.get("user_message")

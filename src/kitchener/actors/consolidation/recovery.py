@@ -22,6 +22,7 @@ from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import origin_of
 from kitchener.records import events
+from kitchener.records.index_keys import CONSOLIDATIONS_KEY
 from kitchener.records.work_order import Cost
 
 logger = get_logger(__name__)
@@ -74,7 +75,7 @@ class ConsolidationRecovery:
         longest_us = int(2 * self._services.config.consolidation_deadline_s * 1_000_000)
         limit = _PAGE
         while True:
-            found = await ho2m.last(key=events.CONSOLIDATIONS_KEY, limit=limit)
+            found = await ho2m.last(key=CONSOLIDATIONS_KEY, limit=limit)
             newest_us = to_us(datetime.fromisoformat(found[-1].timestamp)) if found else 0
             since = iso(max(0, newest_us - longest_us))
             if len(found) < limit or found[0].timestamp < since:

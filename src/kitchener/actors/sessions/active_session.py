@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from typing import Final
 
-from kitchener.actors.authority.authority import SHOWN_TO_OTHERS, ContextAuthority, SessionThread
+from kitchener.actors.authority.authority import SHOWN_TO_OTHERS, ContextAuthority
+from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.history import Exchange, read_exchanges
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.recalled_results import SessionResults

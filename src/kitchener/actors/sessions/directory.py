@@ -5,13 +5,16 @@ decides when its turns run. Explained in `docs/sessions.md`.
 """
 
 from collections import OrderedDict
+from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from typing import Final
 
 import anyio
 
-from kitchener.actors.authority.authority import ContextAuthority, SessionThread
+from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.active_session import SessionManager, close_open_turn
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.external_names import ExternalNames
@@ -22,23 +25,16 @@ from kitchener.clock import Clock, loop_clock
 from kitchener.config import HO2Config
 from kitchener.context.intents.transitions import IntentEvent
 from kitchener.errors import SessionMismatch, StaleHead, SubjectErased, UnknownSession
-from kitchener.ids import (
-    EntryId,
-    IdSource,
-    SessionId,
-    SubjectId,
-    anonymous_subject,
-    turn_id,
-)
+from kitchener.ids import EntryId, IdSource, SessionId, SubjectId, anonymous_subject, turn_id
 from kitchener.ledger import LedgerGroup
 from kitchener.logs import get_logger
 from kitchener.records import events
-from kitchener.records.entries import (
-    SessionStartPayload,
-    TurnAbortedPayload,
-)
+from kitchener.records.entries import SessionStartPayload, TurnAbortedPayload
 
 logger = get_logger(__name__)
+
+_PASSIVATE_AT_ONCE: Final = 16
+"""Sessions that are looked at for passivation at a time."""
 
 
 class SessionDirectory:
@@ -128,6 +124,12 @@ class SessionDirectory:
         session.check_open()
         return session
 
+    def find_or_start(self, session_id: str | None, subject_id: str | None) -> Awaitable[SessionManager]:
+        """Returns the open session of a message; without a session id, a new one. Raises as `find_open` and `start`."""
+        if session_id is None:
+            return self.start(subject_id=subject_id)
+        return self.find_open(session_id, subject_id=subject_id)
+
     def check(self, subject_id: str) -> None:
         """Raises SubjectErased if the subject is being erased."""
         if subject_id in self.barred:
@@ -214,7 +216,7 @@ class SessionDirectory:
             self._passivate_idle(session, now)
 
     def _passivate_idle(self, touched: SessionManager, now: float) -> None:
-        """Passivates sessions that have been idle for too long or exceed `max_active`. Looks at the 16 least recently used.
+        """Passivates sessions that have been idle for too long or exceed `max_active`. Looks at the least recently used ones.
 
         A session with a running call stays active, and so does `touched`.
         """
@@ -269,6 +271,3 @@ async def _skip_numbers(session: SessionManager, taken: TakenNumbers) -> None:
         crashed: TurnAbortedPayload = {"reason": "crash"}
         await session.write(events.TURN_ABORTED, turn, crashed, turn=turn)
         logger.warning("turn without a start closed", turn_id=turn)
-
-
-_PASSIVATE_AT_ONCE = 16

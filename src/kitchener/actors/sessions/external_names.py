@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kitchener.ids import SessionId
 from kitchener.ledger.protocols import LedgerGroup
-from kitchener.records import events
+from kitchener.records.index_keys import external_index_key
 
 OwnedName = tuple[str | None, str]
 """The subject whose name it is (None: no subject), and the name."""
@@ -63,7 +63,7 @@ class ExternalNames:
         """The recorded sessions with a name, and whether no session was started during the look-up."""
         search = self._searches[name] = object()
         try:
-            starts = await self._ledgers.ho2m.last(key=events.external_index_key(*name), limit=limit)
+            starts = await self._ledgers.ho2m.last(key=external_index_key(*name), limit=limit)
             known = KnownSessions(tuple(SessionId(str(start.payload["session_id"])) for start in starts), limit)
             return known, self._searches.get(name) is search
         finally:

@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from kitchener.actors.authority.authority import SessionThread
-from kitchener.actors.tools.registry import Tool
+from kitchener.actors.authority.session_thread import SessionThread
+from kitchener.actors.tools.tool import Tool
 from kitchener.context.projection.explanation import find_placed
 from kitchener.errors import ToolError
 from kitchener.records.entries import Json

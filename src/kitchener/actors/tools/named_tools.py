@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from kitchener.actors.tools.registry import Tool
+from kitchener.actors.tools.tool import Tool
 from kitchener.errors import ToolError
 from kitchener.plain_names import counted, is_plain_name, origin_of
 

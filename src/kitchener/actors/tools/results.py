@@ -13,9 +13,9 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from kitchener.cancellation import errors_in, sole_error
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
+from kitchener.errors.nested import errors_in, sole_error
 from kitchener.plain_names import error_text, first_chars
 from kitchener.records.entries import NestedTurn
 from kitchener.records.tools.tool_question import ConfirmationRequired, ToolQuestion

@@ -12,7 +12,8 @@ from typing import Final
 import anyio.lowlevel
 
 from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
-from kitchener.actors.authority.authority import ContextAuthority, SessionThread
+from kitchener.actors.authority.authority import ContextAuthority
+from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.turn.context_time import booked
 from kitchener.actors.turn.reply import Reply

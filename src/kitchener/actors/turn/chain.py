@@ -5,21 +5,21 @@ one last call without tools. The turn always gets a finished work order back, or
 executor fails. Explained in `docs/turn.md`.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 
-from kitchener.actors.admission.requests import fits_entry
+from kitchener.actors.admission.argument_checks import fits_entry
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.retriever import AttentionContext
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.callers_listener import ListenerFailed
-from kitchener.actors.turn.reply import APOLOGY, MESSAGE_TOO_LARGE, SESSION_USED_UP, Reply, apology_for
+from kitchener.actors.turn.reply import APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.step import TurnStep
+from kitchener.actors.turn.step_budget import StepBudget
 from kitchener.actors.turn.without_executor import reply_without_executor
-from kitchener.actors.work.budget import Budget, BudgetScope
+from kitchener.actors.work.budget import BudgetScope
 from kitchener.actors.work.plan import cost_mapping, error_mapping
 from kitchener.cancellation import failed_alone
 from kitchener.errors import EntryRefused, ExecutorError, LedgerError, Overloaded, ProviderError
@@ -52,63 +52,6 @@ from kitchener.records.turn import TextRetracted, TurnError, TurnUpdate, UpdateL
 from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
 
 logger = get_logger(__name__)
-
-
-class Room(NamedTuple):
-    """The tokens that a step needs, and the tokens that are left."""
-
-    step: TurnStep
-    needed: int
-    """Estimated tokens of the step's input, and the reserve for its answer."""
-    left: int | None
-    """Tokens left in the turn and the session; None: without limit."""
-    session: Callable[[], Budget]
-    """Returns the session's budget; called if the tokens left do not cover the step."""
-    turn_budget: int
-    earlier: Sequence[WorkOrder]
-    """The turn's earlier work orders."""
-
-    @property
-    def is_last(self) -> bool:
-        """Whether a step is executed as the turn's last call, although the tokens left do not cover it.
-
-        True for the first attempt at a reply, if a whole `turn_budget` covers it, or if a tool ran for it.
-        """
-        if self.left is None or self.left >= self.needed:
-            return False
-        if self.step.constraints.reply_reserve is None or self.step.wo_type != "synthesize":
-            return False
-        done = [each.wo_type for each in self.earlier]
-        is_first = "synthesize" not in done and (self.needed <= self.turn_budget or "tool_call" in done)
-        return is_first and self.session().covers(self.needed)
-
-    def limited(self, limits: ConstraintsMapping) -> tuple[Mapping[str, object], ConstraintsMapping]:
-        """The changes to the step's constraints that the tokens left require, and `limits` with these changes."""
-        constraints = self.step.constraints
-        if constraints.reply_reserve is None or self.left is None or self.left >= constraints.token_budget:
-            return {}, limits
-        most = max(1, self.left)
-        limits = {**limits, "token_budget": most}
-        if self.left >= self.needed or not self.is_last:
-            return {"token_budget": most}, limits
-        limits.pop("turn_limit", None)
-        limits.pop("allowed_tools", None)
-        limits.pop("results_budget", None)
-        return {"token_budget": most, "turn_limit": 0, "allowed_tools": (), "results_budget": None}, limits
-
-    def refusal(self, wo: WorkOrder, remaining: int | None, policy_version: int) -> Reply:
-        """The reply about a work order that is not executed, with an error that names the remedy."""
-        message = f"the {wo.wo_type} step needs about {self.needed} tokens and {max(0, remaining or 0)} are left"
-        text = apology_for("BUDGET", policy_version)
-        if policy_version == 1:
-            message += "; raise turn_budget or budget_ceiling, or start a new session"
-        elif not self.session().covers(self.needed):
-            message, text = f"{message} for the session; raise budget_ceiling, or start a new session", SESSION_USED_UP
-        elif self.needed > self.turn_budget and all(each.wo_type != "synthesize" for each in self.earlier):
-            message, text = f"{message} for the turn; raise turn_budget, or send less", MESSAGE_TOO_LARGE
-        else:
-            message += " for the turn; raise turn_budget"
-        return Reply(text, TurnError("BUDGET", message, wo.wo_id))
 
 
 class WorkOrderChain:
@@ -168,7 +111,7 @@ class WorkOrderChain:
         return self._services.budgeter.check(self._scope).remaining
 
     @property
-    def room(self) -> int:
+    def work_orders_left(self) -> int:
         """Number of further work orders that `max_wo_chain_length` allows."""
         return self._services.config.max_wo_chain_length - len(self.work_orders)
 
@@ -218,7 +161,7 @@ class WorkOrderChain:
             return Reply(APOLOGY, TurnError("OUTPUT_SCHEMA", said))
         services, budgeter = self._services, self._services.budgeter
         reserve = 0 if step.wo_type == "tool_call" else services.config.reply_reserve
-        room = Room(
+        budget = StepBudget(
             step,
             step.input_tokens(data) + reserve,
             self.tokens_left,
@@ -226,17 +169,17 @@ class WorkOrderChain:
             services.config.turn_budget,
             tuple(self.work_orders.values()),
         )
-        wo, limits = self._work_order(step, number, room)
+        wo, limits = self._work_order(step, number, budget)
         self._wo_scope = scope = (*self._scope, wo.wo_id)
         budgeter.allocate(scope, wo.constraints.token_budget)
-        budget = budgeter.check(scope)
-        is_covered = budget.covers(room.needed) or room.is_last
+        of_work_order = budgeter.check(scope)
+        is_covered = of_work_order.covers(budget.needed) or budget.is_last_call
         planned = await self._plan(wo, step, limits, data, is_covered=is_covered)
         if not is_covered:
             self.work_orders[wo.wo_id] = wo.abandoned()
             await self.abandon(wo.wo_id, "BUDGET")
             await self._tell(WorkOrderFinished(wo.wo_id, wo.wo_type, "abandoned"))
-            return room.refusal(wo, budget.remaining, services.constants.policy_version)
+            return budget.refusal(wo, of_work_order.remaining, services.constants.policy_version)
         done = await self._execute(wo.dispatched(planned))
         if isinstance(done, Reply):
             return done
@@ -249,13 +192,13 @@ class WorkOrderChain:
             await self._tell(WorkOrderFinished(done.wo_id, done.wo_type, done.state))
         return done
 
-    def _work_order(self, step: TurnStep, number: int, room: Room) -> tuple[WorkOrder, ConstraintsMapping]:
+    def _work_order(self, step: TurnStep, number: int, budget: StepBudget) -> tuple[WorkOrder, ConstraintsMapping]:
         """The work order of a step, and its limits as `WO_PLANNED` names them."""
         services, session = self._services, self._session
         # Rounded up; otherwise chance decides whether the last work order times out (an apology) or its turn (TurnTimeout).
         left_ms = max(0, int((self._deadline - services.loop_time()) * 1_000)) + 1
         limits: ConstraintsMapping = {**services.constants.steps.mapping_of(step.constraints), "timeout_ms": left_ms}
-        changes, limits = room.limited(limits)
+        changes, limits = budget.limited(limits)
         wo = services.constants.blank(step.wo_type).replaced(
             wo_id=work_order_id(session.session_id, number),
             session_id=session.session_id,

@@ -65,9 +65,9 @@ async def judge_reply(
     if verdict.is_accepted and output is not None:
         if not chain.can_record(str(output.get("response_text", ""))):
             verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo_id)
-        elif services.config.verify_with_model and not chain.room and any(map(is_for_model, acceptance)):
+        elif services.config.verify_with_model and not chain.work_orders_left and any(map(is_for_model, acceptance)):
             verdict = QualityGateResult("reject", "no work order is left to judge the acceptance criteria", wo_id)
-        elif services.config.verify_with_model and chain.room:
+        elif services.config.verify_with_model and chain.work_orders_left:
             judged = await _ask_verifier(services, chain, message, wo, verdict, acceptance)
             if isinstance(judged, Reply):
                 return judged
@@ -142,7 +142,7 @@ async def apology_after(
             return Reply(SPENDING_LIMIT, TurnError("BUDGET", last.error.detail, last.wo_id))
         text = apology_for(reason, services.constants.policy_version, of_call)
         return Reply(text, TurnError(reason, last.error.detail, last.wo_id))
-    if len(rejected) > services.config.max_retries or chain.room < 1:
+    if len(rejected) > services.config.max_retries or chain.work_orders_left < 1:
         fields: EscalationPayload = {"reason": verdict.reason, "attempts": len(rejected), "wo_id": last.wo_id}
         await chain.write(events.ESCALATION, chain.turn_id, fields)
         # The gate's verdict on an answer that is no output is short; the error says what did not fit.

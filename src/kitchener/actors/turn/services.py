@@ -141,19 +141,19 @@ class TurnConstants:
         can_be_told = policy_version > 3 and sources.shows_history
         self.told_of_client_tools = {"has_tools": True} if can_be_told else {}
         self.told_of_tools = self.told_of_client_tools if self.allowed_tools else {}
-        self.read_only_tools = frozenset(tool_id for tool_id in tools.tool_ids if tools.is_read_only(tool_id))
+        self.read_only_tools = frozenset(each.tool_id for each in tools.listed if each.is_read_only)
         self.tool_views = [
             {"tool_id": spec.tool_id, "description": spec.description, "parameters": dict(spec.parameters)}
             for spec in tools.toolset(self.allowed_tools).specs
         ]
         self.classify_tools = exact_list(self.tool_views) if config.classify == "model" else []
         self.acceptance = plan_acceptance(config.acceptance, sources.acceptance)
-        self.tool_acceptance = {tool_id: found for tool_id in tools.tool_ids if (found := tools.acceptance_of(tool_id))}
+        self.tool_acceptance = {each.tool_id: each.acceptance for each in tools.listed if each.acceptance}
         self.vocabulary = {kind: list(labels) for kind, labels in config.labels_vocabulary.items()}
         self.labels = vocabulary_of(config.labels_vocabulary)
         rules = "\n".join(f"- {rule}" for rule in config.standing_rules)
         self.instructions = "\n\n".join(part for part in (config.instructions, rules and f"Standing rules:\n{rules}") if part)
-        self.closing_tools = frozenset(each for each in tools.tool_ids if policy_version > 1 and tools.closes_intent(each))
+        self.closing_tools = frozenset(each.tool_id for each in tools.listed if policy_version > 1 and each.closes_intent)
         self._trusts_clients = config.client_tools_trusted
         self.steps = StepConstraints(config, self.approval, policy_version)
         self._blanks = {

@@ -48,11 +48,18 @@ from kitchener.actors.work.plan import (
 )
 from kitchener.cancellation import failed_alone
 from kitchener.errors import StaleHead
-from kitchener.ids import SessionId, TurnId
+from kitchener.ids import TurnId
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events
-from kitchener.records.entries import AbortReason, ChainCompletePayload, CheckedGates, TurnCompletedPayload, TurnStartedPayload
+from kitchener.records.entries import (
+    AbortReason,
+    ChainCompletePayload,
+    CheckedGates,
+    CostSummary,
+    TurnCompletedPayload,
+    TurnStartedPayload,
+)
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text
@@ -61,6 +68,7 @@ from kitchener.records.work_order import WorkOrder
 
 logger = get_logger(__name__)
 T = TypeVar("T")
+_NO_CALL: Final = TurnCall()
 
 
 class Turn:
@@ -81,6 +89,7 @@ class Turn:
         "_call",
         "_chain",
         "_classification",
+        "_constants",
         "_earlier_failures",
         "_memory",
         "_message",
@@ -98,7 +107,7 @@ class Turn:
     def __init__(
         self, services: TurnServices, session: SessionManager, message: str, deadline: float, update: UpdateListener | None
     ) -> None:
-        self._services = services
+        self._services, self._constants = services, services.constants
         self._session = session
         self._message = self._said = message
         self._update = update
@@ -112,23 +121,22 @@ class Turn:
         self._authority: TurnAuthority | None = None
         self._output: Mapping[str, object] = {}
         self._parts: tuple[StoredPart, ...] = ()
-        self._acceptance = services.constants.acceptance
+        self._acceptance = self._constants.acceptance
         self._call = _NO_CALL
-        self._approval = ApprovalInTurn(services.ledgers, session, services.constants.approval, services.config.approval)
+        self._approval = ApprovalInTurn(services.ledgers, session, self._constants.approval, services.config.approval)
 
     async def start(self, call: TurnCall) -> None:
         """Writes `TURN_STARTED` with the message and the ledger positions that the turn may read.
 
         The write is refused unless the session's last entry is still the one that this process knows.
         """
-        self._call = call
+        self._call, services, constants = call, self._services, self._constants
         if call.output is not None:
-            await self._services.record_source(source_of_output(call.output))
-        self._positions = self._services.ledgers.positions()
-        self._turn_ts = self._services.now()
+            await services.record_source(source_of_output(call.output))
+        self._positions = services.ledgers.positions()
+        self._turn_ts = services.now()
         if not call.memory:
             self._memory = None
-        constants = self._services.constants
         fields: TurnStartedPayload = {
             "turn_ts": self._turn_ts,
             "user_message": self._message,
@@ -136,14 +144,14 @@ class Turn:
             "read_positions": self._positions,
             "ruleset_hash": constants.ruleset_hash,
             "config_hash": constants.config_hash,
-            "overlap": self._services.config.overlap_policy,
+            "overlap": services.config.overlap_policy,
         }
         call.note_in(fields)
         if constants.policy_version > 1:
             fields["policy_version"] = constants.policy_version
         if call.client_tools is not None:
             constants.hold_client_tools(self.turn_id, call.client_tools)
-            await self._services.record_source(source_of_client_tools(call.client_tools))
+            await services.record_source(source_of_client_tools(call.client_tools))
         if call.speaker is not None:
             self._said = message_text(self._message, call.speaker)
         if call.acceptance:
@@ -152,13 +160,13 @@ class Turn:
         if call.resumes is not None:
             await self._approval.resume(call.resumes)
         if call.parts or self._session.state.has_parts:
-            self._parts = await self._services.content.begin(self._session, call, fields)
-        start = await _write_start(self._session, self.turn_id, fields, self._services.config.session_queue)
+            self._parts = await services.content.begin(self._session, call, fields)
+        start = await _write_start(self._session, self.turn_id, fields, services.config.session_queue)
         self._chain.message_ref = start.as_mapping()
         self._chain.open()
         if self._parts:
             await record_parts(self._session, self.turn_id, self._parts)
-        self._services.ledgers.request_commit()
+        services.ledgers.request_commit()
 
     async def run(self) -> TurnOutcome:
         """Runs all work orders and completes the turn. A failed model or tool gives a result, never an exception."""
@@ -183,12 +191,12 @@ class Turn:
         if self._parts or self._approval.parts:
             resumed = self._approval.parts_beside(context.parts, self._services.content.media_types())
             context = context._replace(parts=(*context.parts, *self._parts, *resumed))
-        constants = self._services.constants
+        constants = self._constants
         plan = plan_chain(
             classification,
             allowed=constants.allowed_tools,
             read_only=constants.read_only_tools,
-            room=self._chain.room,
+            room=self._chain.work_orders_left,
             held_back=self._approval.held_back,
             client_tools=self._call.client_tools,
             policy_version=constants.policy_version,
@@ -219,7 +227,7 @@ class Turn:
         """Classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
         if self._services.config.classify == "off" or self._approval.resumed is not None:
             return CONTINUES
-        constants, newest = self._services.constants, self._session.state.newest(self._services.config.classify_recent_turns)
+        constants, newest = self._constants, self._session.state.newest(self._services.config.classify_recent_turns)
         inputs = {
             "user_message": self._message,
             "recent_turns": [past.exchange for past in newest],
@@ -285,7 +293,7 @@ class Turn:
 
     async def _anchors(self, memory: TurnMemory, classification: Mapping[str, object]) -> Sequence[ContextFragment]:
         """Step 1: selects the learned lines for this message; in `enforce` with their entries, for the projection."""
-        labels = labels_of(classification, self._services.constants.labels)
+        labels = labels_of(classification, self._constants.labels)
         try:
             overlays = await memory.recall(self._session.subject_id, labels, self._turn_ts, self._positions)
             anchors = bias_fragments(overlays, self._services.config.token_estimator) if overlays else ()
@@ -300,7 +308,7 @@ class Turn:
 
     async def _learn(self, memory: TurnMemory) -> OpenGates | None:
         """Step 5: logs the turn's signals and checks their gates. Returns None if the memory fails."""
-        constants, chain = self._services.constants, self._chain.work_orders.values()
+        constants, chain = self._constants, self._chain.work_orders.values()
         signal_ids = signals_of(self._classification, chain, constants.labels, policy_version=constants.policy_version)
         session = self._session
         try:
@@ -314,12 +322,12 @@ class Turn:
     async def _use_tool(self, request: ToolRequest) -> list[Mapping[str, object]] | Reply:
         """Step 3: runs the tool that a command asks for, before the reply. A failure of the tool is a result for the model."""
         arguments = {"tool_id": request.tool_id, "arguments": dict(request.arguments)}
-        wo = await self._chain.dispatch(TurnStep("tool_call", arguments, self._services.constants.steps.tool_call))
+        wo = await self._chain.dispatch(TurnStep("tool_call", arguments, self._constants.steps.tool_call))
         if isinstance(wo, Reply):
             return wo
         if wo.state == "completed" and wo.output_result is not None:
             await self._chain.accept(wo)
-        return results_of(self._chain.trace, wo, self._services.constants.policy_version)
+        return results_of(self._chain.trace, wo, self._constants.policy_version)
 
     async def _synthesize(self, step: TurnStep) -> Reply:
         """Steps 3 and 4: returns the first reply that the quality gate accepts.
@@ -334,7 +342,7 @@ class Turn:
                 return wo
             if wo.state == "deferred":
                 return await self._defer(wo)
-            acceptance = self._services.constants.with_criteria_of(wo.cost.tool_ids_used, step.acceptance)
+            acceptance = self._constants.with_criteria_of(wo.cost.tool_ids_used, step.acceptance)
             verdict = await judge_reply(self._services, chain, self._message, wo, acceptance, self._call.output)
             if isinstance(verdict, Reply):
                 return verdict
@@ -350,10 +358,10 @@ class Turn:
             if apology is not None:
                 return apology
             prior = step.prior_results
-            if self._services.constants.policy_version > 2:
-                had = results_of(chain.trace, wo, self._services.constants.policy_version)
+            if self._constants.policy_version > 2:
+                had = results_of(chain.trace, wo, self._constants.policy_version)
                 prior = [*prior, *self._approval.earlier_results(wo), *had]
-            told = instructions_of(self._services.constants.instructions, self._call.output, acceptance, verdict, self.turn_id)
+            told = instructions_of(self._constants.instructions, self._call.output, acceptance, verdict, self.turn_id)
             step = step.retried(wo, tighter(step.constraints, len(rejected)), prior, told)._replace(acceptance=acceptance)
 
     def _reply_step(
@@ -364,7 +372,7 @@ class Turn:
         plan: ChainPlan,
     ) -> TurnStep:
         """The first attempt at a reply: the model's input and its tools."""
-        constants, call = self._services.constants, self._call
+        constants, call = self._constants, self._call
         has_stubs = self._authority is not None and self._authority.shows_stubs
         constraints = constants.steps.synthesis(plan, offers_items=plan.offers_items and has_stubs)
         acceptance = self._acceptance
@@ -404,35 +412,23 @@ class Turn:
         return Reply(response, None, deferral.approval_ids, deferral.client_calls)
 
     async def _complete(self, reply: Reply) -> TurnOutcome:
-        """Writes the totals of the chain, then `TURN_COMPLETED`. After that nothing aborts the turn."""
+        """Completes the chain, learns from the turn, and writes `TURN_COMPLETED`. After that nothing aborts the turn."""
         response, error, pending, client_calls, truncated = reply
-        chain = tuple(self._chain.work_orders.values())
-        cost, trace_hash = total_cost(chain), self._chain.trace_hash()
-        authority, earlier = self._authority, self._earlier_failures
-        done_with = earlier if authority is None else authority.done_with(earlier, self._chain.work_orders)
-        for wo_id in done_with:  # otherwise the context would show an old outage forever
-            await self._chain.abandon(wo_id, "turn_over")
-        if (resumed_id := self._approval.resumed_id) is not None:
-            await self._chain.abandon(resumed_id, "answered")
-        totals: ChainCompletePayload = {
-            "wo_ids": list(self._chain.work_orders),
-            "wo_count": len(chain),
-            "total_cost": cost,
-            "trace_hash": trace_hash,
-        }
-        await self._chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, totals)
+        chain, authority, work_orders = self._chain, self._authority, self._chain.work_orders.values()
+        cost, trace_hash = total_cost(work_orders), chain.trace_hash()
+        await self._complete_chain(cost, trace_hash)
         if authority is not None:
             is_waiting = pending or client_calls
-            closing = closing_tool(self._chain.trace, self._services.constants.closing_tools) if not is_waiting else None
+            closing = closing_tool(chain.trace, self._constants.closing_tools) if not is_waiting else None
             await self._in_shadow(authority.finish(self._output, is_failed=error is not None, closing_tool=closing))
         gates = await self._learn(self._memory) if self._memory is not None else None
         result = TurnResult(
             response=response,
-            wo_chain_summary=summarize(chain),
+            wo_chain_summary=summarize(work_orders),
             cost_summary=cost,
             session_id=self._session.session_id,
             turn_id=self.turn_id,
-            intent_id=self._chain.intent_id,
+            intent_id=chain.intent_id,
             quality_gate_passed=error is None,
             consolidation_candidates=gates.candidates if gates is not None else NO_CANDIDATES,
             degraded=error is not None,
@@ -447,26 +443,37 @@ class Turn:
         checked: CheckedGates = {}
         if gates is not None:
             checked = {"gate_ts": gates.gate_ts, "read_positions": gates.positions}
-        elif self._services.constants.policy_version < 7:
+        elif self._constants.policy_version < 7:
             checked = {"gate_ts": None, "read_positions": self._positions}
         payload: TurnCompletedPayload = {
             **result.as_payload(),
-            **self._chain.direct_cost,
-            **self._session.results.keep(self._chain.trace if cost["tool_calls"] else (), response),
-            "user_message_ref": self._chain.message_ref,
+            **chain.direct_cost,
+            **self._session.results.keep(chain.trace if cost["tool_calls"] else (), response),
+            "user_message_ref": chain.message_ref,
             **checked,
         }
-        await self._chain.write(events.TURN_COMPLETED, self.turn_id, payload)
-        self._chain.close(cost, self._approval)
+        await chain.write(events.TURN_COMPLETED, self.turn_id, payload)
+        chain.close(cost, self._approval)
         return TurnOutcome(result, gates)
 
-    @property
-    def session_id(self) -> SessionId:
-        """The id of the turn's session."""
-        return self._session.session_id
-
-
-_NO_CALL: Final = TurnCall()
+    async def _complete_chain(self, cost: CostSummary, trace_hash: str) -> None:
+        """Ends the work orders that the turn is done with, and writes the totals of the chain."""
+        chain = self._chain
+        done_with: Sequence[str] = self._earlier_failures
+        if self._authority is not None:
+            done_with = self._authority.done_with(done_with, chain.work_orders)
+        for wo_id in done_with:  # otherwise the context would show an old outage forever
+            await chain.abandon(wo_id, "turn_over")
+        if (resumed_id := self._approval.resumed_id) is not None:
+            await chain.abandon(resumed_id, "answered")
+        wo_ids = list(chain.work_orders)
+        totals: ChainCompletePayload = {
+            "wo_ids": wo_ids,
+            "wo_count": len(wo_ids),
+            "total_cost": cost,
+            "trace_hash": trace_hash,
+        }
+        await chain.write(events.WO_CHAIN_COMPLETE, self.turn_id, totals)
 
 
 async def _write_start(session: SessionManager, turn_id: TurnId, fields: TurnStartedPayload, retries: int) -> Ref:

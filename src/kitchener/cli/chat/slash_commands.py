@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.context.shown_requests import prompt_lines
 from kitchener.cli.context.text import how_to_turn_on, intent_words, shown_lines, thread_lines

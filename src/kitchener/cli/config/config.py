@@ -16,7 +16,7 @@ from kitchener.config.settings import without_secrets
 from kitchener.config.shown import described_key
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
-from kitchener.runtime.agent import check_tools
+from kitchener.runtime.agents.class_tools import check_tools
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.setting_checks import unfitting_limits, unpriced_models, unreachable_routes
 

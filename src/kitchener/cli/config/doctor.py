@@ -38,7 +38,7 @@ from kitchener.media.content_store import FOLDER
 from kitchener.plain_names import counted, cut_to, shown_path
 from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest
-from kitchener.runtime.agent import check_tools
+from kitchener.runtime.agents.class_tools import check_tools
 from kitchener.runtime.content_check import check_content
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
 from kitchener.runtime.root_layout import LedgerName, index_dir, keyring_dir, supervisors_ledgers

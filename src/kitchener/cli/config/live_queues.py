@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kitchener.cli.config.findings import Finding
 from kitchener.config import RuntimeConfig
 from kitchener.errors import KitchenerError
-from kitchener.gateway.attempts import ProviderUsage
+from kitchener.gateway.guarded_provider import ProviderUsage
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.plain_names import counted
 from kitchener.runtime.admin.admin_client import NobodyListens, ask

@@ -6,7 +6,8 @@ from functools import partial
 
 import anyio.to_thread
 
-from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, ruleset_of, sign_projection
+from kitchener.actors.authority.agent_ruleset import ruleset_of
+from kitchener.actors.authority.authority import SHOWN_ELSEWHERE, sign_projection
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest

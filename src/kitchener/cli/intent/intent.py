@@ -10,7 +10,7 @@ from typing import Annotated
 import anyio
 from cyclopts import App, Parameter
 
-from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, ReasonOption, SessionArgument, SessionChoice, whole_number
@@ -27,6 +27,7 @@ from kitchener.inspection.turns.recorded_session import fold_entries, read_past,
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import IntentScope
+from kitchener.records.index_keys import SHARED_INTENTS_KEY, index_keys
 from kitchener.runtime.admin.operations import ChangeIntent, DeclareIntent, ForkIntent, IntentChange, IntentOperation
 from kitchener.runtime.administration import administer
 
@@ -297,7 +298,7 @@ async def read_threads(paths: LedgerPaths, preferred: str, session_id: str | Non
         if ho2m is not None:
             async for entry in ho2m.read(entry_type=_OF_INTENTS):
                 sessions.setdefault(entry.session_id or "", []).append(entry)
-                if events.SHARED_INTENTS in events.index_keys(entry.entry_type, entry.payload):
+                if SHARED_INTENTS_KEY in index_keys(entry.entry_type, entry.payload):
                     shared.setdefault(str(entry.payload["subject_id"]), []).append(entry)
     found = []
     for name, entries in sessions.items():

@@ -38,6 +38,7 @@ from kitchener.records.entries import (
     WorkOrderPlannedPayload,
     payload_as,
 )
+from kitchener.records.index_keys import SIGNERS_KEY
 from kitchener.replaying.on_record.sources import entries_of_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
@@ -409,7 +410,7 @@ class _TurnSelection:
 
     async def declarations(self, reader: LedgerReader) -> set[int]:
         """The newest entries of HO2m that declare `signers`."""
-        declared = reader.read(key=events.SIGNERS_KEY)
+        declared = reader.read(key=SIGNERS_KEY)
         seqs = {payload_as(SignerDeclaredPayload, entry.payload)["signer"]: entry.seq async for entry in declared}
         if unknown := self.signers - seqs.keys():
             raise SigningError(

@@ -14,6 +14,7 @@ from kitchener.memory import MemoryReader, Overlay
 from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import OverlayPayload, WorkOrderCompletedPayload, WorkOrderPlannedPayload, payload_as
+from kitchener.records.index_keys import CONSOLIDATIONS_KEY, bias_index_key
 from kitchener.records.tokens import estimate_tokens
 
 _TYPES: Final = (events.WO_PLANNED, events.WO_COMPLETED, events.WO_FAILED)
@@ -161,11 +162,11 @@ def learning_of(entry: StoredEntry) -> Learning:
 async def costs_of(ho2m: LedgerReader, subject_id: str, artifact_id: str, learned: Iterable[Learning]) -> WorkOrderCosts:
     """The costs of the work orders behind one line; no scan of the ledger is needed."""
     costs, wanted = WorkOrderCosts(), set(learned)
-    async for entry in ho2m.read(key=events.bias_index_key(subject_id, artifact_id)):
+    async for entry in ho2m.read(key=bias_index_key(subject_id, artifact_id)):
         costs.add(entry)
         async for end in ho2m.read(session_id=entry.session_id, entity_id=entry.entity_id, entry_type=_TYPES[1:]):
             costs.add(end)
-    async for entry in ho2m.read(key=events.CONSOLIDATIONS_KEY):
+    async for entry in ho2m.read(key=CONSOLIDATIONS_KEY):
         about = payload_as(WorkOrderPlannedPayload, entry.payload).get("consolidates")
         if about is not None and Learning(about["namespace"], about["signal_id"], about["gate_ts"]) in wanted:
             async for each in ho2m.read(session_id=entry.session_id, entry_type=_TYPES):

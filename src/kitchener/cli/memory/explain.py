@@ -27,6 +27,7 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
+from kitchener.records.index_keys import bias_index_key, turn_index_key
 
 AT_MOST: Final = 20
 """Most printed turns of one kind; JSON has all."""
@@ -67,7 +68,7 @@ async def read_turn_text(ho2m: LedgerReader | None, turn_id: str) -> TurnText:
     turn = TurnText(turn_id)
     if ho2m is None:
         return turn
-    async for entry in ho2m.read(key=events.turn_index_key(turn_id)):
+    async for entry in ho2m.read(key=turn_index_key(turn_id)):
         started = events.read_as(TurnStartedPayload, entry)
         turn.session_id, turn.started_at, turn.state = started["session_id"], entry.timestamp, "open"
         turn.message = started["user_message"]
@@ -89,7 +90,7 @@ async def turns_shown(ho2m: LedgerReader | None, subject_id: str, artifact_id: s
 
 
 async def _shown(ho2m: LedgerReader, subject_id: str, artifact_id: str) -> AsyncIterator[str]:
-    async for entry in ho2m.read(key=events.bias_index_key(subject_id, artifact_id)):
+    async for entry in ho2m.read(key=bias_index_key(subject_id, artifact_id)):
         turn_id = events.read_as(CommonPayload, entry).get("turn_id")
         if turn_id is not None:
             yield turn_id

@@ -11,6 +11,7 @@ from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import WorkOrderFailedPayload, WorkOrderPlannedPayload, payload_as
+from kitchener.records.index_keys import CONSOLIDATIONS_KEY
 
 _WIDTH = 240
 
@@ -44,7 +45,7 @@ async def failed_learning(place: AgentMemory, subject: SubjectMemory, cut: Cut) 
     async with place.paths.reader(place.agent_class) as ho2m:
         if ho2m is None:
             return found
-        async for planned in ho2m.read(key=events.CONSOLIDATIONS_KEY, entry_type=events.WO_PLANNED):
+        async for planned in ho2m.read(key=CONSOLIDATIONS_KEY, entry_type=events.WO_PLANNED):
             about = payload_as(WorkOrderPlannedPayload, planned.payload).get("consolidates")
             if about is None or about["namespace"] != subject.namespace:
                 continue

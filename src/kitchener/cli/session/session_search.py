@@ -23,6 +23,7 @@ from kitchener.records.entries import (
     TurnStartedPayload,
     payload_as,
 )
+from kitchener.records.index_keys import SESSIONS_KEY
 from kitchener.runtime.queries.session_list import SessionInfo, happened_at, session_info
 from kitchener.sealed_values import is_sealed
 
@@ -140,9 +141,9 @@ async def _add(found: SessionList, paths: LedgerPaths, agent_class: str, wanted:
             return
         said = await _said(reader, wanted, found) if wanted.words is not None else None
         if limit is not None and wanted.is_any:
-            starts = await reader.last(key=events.SESSIONS_KEY, limit=limit)
+            starts = await reader.last(key=SESSIONS_KEY, limit=limit)
         else:
-            starts = [entry async for entry in reader.read(key=events.SESSIONS_KEY)]
+            starts = [entry async for entry in reader.read(key=SESSIONS_KEY)]
         ended = {entry.entity_id async for entry in reader.read(key="ended")}
         for start in starts:
             if wanted.subject_id not in (None, start.payload.get("subject_id")):

@@ -4,8 +4,8 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-from kitchener.connection_problems import chain_of
 from kitchener.errors import ProviderReason
+from kitchener.errors.nested import with_causes
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import cut_to
 
@@ -113,4 +113,4 @@ def redacted_line(text: str, redaction: Redaction) -> str:
 
 def hide(error: Exception, redaction: Redaction) -> Exception | None:
     """Returns the error as a cause to chain; None if its text or that of its own causes holds a key."""
-    return None if any(redaction.is_in(f"{each} {each!r}") for each in chain_of(error)) else error
+    return None if any(redaction.is_in(f"{each} {each!r}") for each in with_causes(error)) else error

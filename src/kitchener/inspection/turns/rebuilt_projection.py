@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.authority.ranking import TurnRanking, TurnWords, words_under
 from kitchener.actors.authority.subject_turns import SubjectView
 from kitchener.config import HO2Config

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kitchener.actors.authority.authority import SessionThread, read_thread, ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
+from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
@@ -17,6 +18,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload
+from kitchener.records.index_keys import shared_intents_key
 from kitchener.runtime.sealed_root import why_unreadable
 from kitchener.sealed_values import is_sealed
 from kitchener.small_files import is_there
@@ -185,7 +187,7 @@ async def _shared(paths: LedgerPaths, past: RecordedSession) -> list[StoredEntry
     async with paths.reader_at(past.path, is_ho2m=True) as reader:
         if reader is None or past.subject_id is None:
             return []
-        found = reader.read(key=events.shared_intents_key(past.subject_id))
+        found = reader.read(key=shared_intents_key(past.subject_id))
         return [entry async for entry in found if entry.payload.get("session_id") != past.session_id]
 
 
@@ -235,4 +237,5 @@ async def fold_shadow(
             return fold_entries(entries, past.config, past.session_id, policy_version)
         state = ContextState(estimator(ruleset.token_estimator), past.session_id, is_split=ruleset.is_split)
         thread = SessionThread(state, ruleset, is_shadow=True)
-        return (await read_thread(thread, past.session_id, entries, context)).state
+        await thread.read_back(past.session_id, entries, context)
+        return thread.state

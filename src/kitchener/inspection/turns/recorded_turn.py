@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
-from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView, message_in
 from kitchener.choices import ContextMode
 from kitchener.context import (
@@ -58,6 +58,7 @@ from kitchener.records.entries import (
     payload_as,
     text_of,
 )
+from kitchener.records.index_keys import turn_index_key
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text, reply_text, told_reply, turn_text
 from kitchener.records.tokens import Estimator
@@ -374,7 +375,7 @@ async def _evidence(ho2m: LedgerReader, ref: Ref, ruleset: Ruleset) -> Item | No
     if ruleset.is_split:
         return await _part(ho2m, entry, ref, estimate)
     completed = payload_as(TurnCompletedPayload, entry.payload)
-    started = await ho2m.last(key=events.turn_index_key(entry.entity_id))
+    started = await ho2m.last(key=turn_index_key(entry.entity_id))
     if not started and (told := completed.get("user_message_ref")) is not None:  # imported for the replay only
         started = [each for each in [await ho2m.find(Ref.from_mapping(told))] if each is not None]
     begun = payload_as(TurnStartedPayload, started[-1].payload if started else {})

@@ -13,7 +13,8 @@ from kitchener.ledger.format.lines import START, IndexKeys, Mark
 from kitchener.ledger.index.query import EntrySearch, Query
 from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
-from kitchener.records.events import IMPORTED_TYPES, imported_key, index_keys
+from kitchener.records.events import IMPORTED_TYPES
+from kitchener.records.index_keys import imported_key, index_keys
 from kitchener.replaying.on_record.ledgers import RecordedLedgers
 
 

@@ -10,6 +10,7 @@ from kitchener.actors.executor.reply_contract import with_reply_contract
 from kitchener.config import HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.ledger import LedgerReader
 from kitchener.records import events
+from kitchener.records.index_keys import SESSIONS_KEY
 from kitchener.runtime.memories import memory_config
 from kitchener.runtime.root_layout import (
     agent_of,
@@ -42,7 +43,7 @@ class RecordedLedgers:
         reader = self.readers.get(self.ho2m)
         if reader is None:
             return []
-        return [str(entry.session_id) async for entry in reader.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START)]
+        return [str(entry.session_id) async for entry in reader.read(key=SESSIONS_KEY, entry_type=events.SESSION_START)]
 
     async def missing_key(self, session_id: str) -> str:
         """Which key is missing to read a session, with no erasure on record; "": none."""

@@ -20,6 +20,7 @@ from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ConfigurationSource, SourceKind, ToolDefinition, TurnStartedPayload, payload_as
+from kitchener.records.index_keys import source_index_key
 from kitchener.records.prompt import ToolSpec
 from kitchener.records.tools.runnable_tool import ToolIdentity
 from kitchener.records.tools.tool_context import ToolContext
@@ -216,8 +217,8 @@ async def entries_of_sources(ho2m: LedgerReader, config_hash: str, brought: Iter
     Raises:
         SourcesSealed: they are sealed, and the key is gone or not configured
     """
-    keys = {events.source_index_key(each.hash) for each in await read_texts(ho2m, config_hash)}
-    keys |= {events.source_index_key(each) for each in brought}
+    keys = {source_index_key(each.hash) for each in await read_texts(ho2m, config_hash)}
+    keys |= {source_index_key(each) for each in brought}
     return {entry.seq for entries in (await ho2m.of_keys(keys)).values() for entry in entries}
 
 

@@ -15,7 +15,8 @@ from kitchener.memory import HO3Memory
 from kitchener.memory.reader import memory_dir
 from kitchener.records import events
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
-from kitchener.runtime.agent import Agent, RuntimeParts
+from kitchener.runtime.agents.agent import Agent
+from kitchener.runtime.agents.shared_parts import RuntimeParts
 from kitchener.runtime.content_check import remove_orphans_beside
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.memories import memory_config

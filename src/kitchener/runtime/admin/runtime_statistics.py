@@ -6,7 +6,7 @@
 from typing_extensions import TypedDict  # pydantic reads no other on Python 3.11
 
 from kitchener.errors import ProviderReason
-from kitchener.gateway.attempts import FailureCounts, ProviderUsage
+from kitchener.gateway.guarded_provider import FailureCounts, ProviderUsage
 from kitchener.lanes.durations import DurationCounts
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.mcp.server import ServerStatistics

@@ -11,7 +11,7 @@ from typing import IO, Any, Final, NamedTuple, NoReturn, cast, get_args
 
 import orjson
 
-from kitchener.actors.admission.requests import MAX_NAME, check_speaker, fits_entry
+from kitchener.actors.admission.argument_checks import MAX_NAME, check_speaker, fits_entry
 from kitchener.clock import iso, to_us
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.config.shown import described_name

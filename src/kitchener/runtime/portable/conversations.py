@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio.to_thread
 
-from kitchener.actors.admission.requests import check_is_text, fits_entry
+from kitchener.actors.admission.argument_checks import check_is_text, fits_entry
 from kitchener.canonical import canonical_bytes
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig

@@ -12,7 +12,7 @@ from typing import Final
 import anyio.to_thread
 import orjson
 
-from kitchener.actors.authority.authority import recall_scope_of
+from kitchener.actors.authority.agent_ruleset import recall_scope_of
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import RuntimeConfig
 from kitchener.errors import PartDamaged, SealingError, SubjectErased
@@ -23,6 +23,14 @@ from kitchener.media.content_store import ContentStore
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SourceKind, TurnCompletedPayload, payload_as
+from kitchener.records.index_keys import (
+    SIGNERS_KEY,
+    erased_index_key,
+    imported_key,
+    shared_intents_key,
+    subject_index_key,
+    turn_index_key,
+)
 from kitchener.records.parts import StoredPart
 from kitchener.runtime.portable.folder import KEY, LEDGERS, Manifest, content_file, kids_in, write_folder
 from kitchener.runtime.portable.sources import SOURCES, named_by, sources_to_export
@@ -191,7 +199,7 @@ class _Selection:
             if name != "overlays":
                 await self._add_own(name, reader)
             if name in INDEX_KEYS:
-                await self._add_found(name, reader, events.imported_key(self.session_id), self._heads[name][0])
+                await self._add_found(name, reader, imported_key(self.session_id), self._heads[name][0])
             await _OTHERS[name](self, reader)
             on_step()
 
@@ -234,17 +242,17 @@ class _Selection:
 
         Selects nothing from before an erasure: that key is destroyed, and a folder has only one key.
         """
-        erased = await reader.last(key=events.erased_index_key(self.subject_id))
+        erased = await reader.last(key=erased_index_key(self.subject_id))
         after = erased[-1].seq if erased else 0
-        await self._add_found("ho2m", reader, events.SIGNERS_KEY, self._heads["ho2m"][0])
-        await self._add_found("ho2m", reader, events.shared_intents_key(self.subject_id), self._heads["ho2m"][0], after)
+        await self._add_found("ho2m", reader, SIGNERS_KEY, self._heads["ho2m"][0])
+        await self._add_found("ho2m", reader, shared_intents_key(self.subject_id), self._heads["ho2m"][0], after)
         if not self._is_recalling:
             return
         async for entry in reader.read(
-            key=events.subject_index_key(self.subject_id), after_seq=after, up_to_seq=self._read_to.get(reader.ledger_id)
+            key=subject_index_key(self.subject_id), after_seq=after, up_to_seq=self._read_to.get(reader.ledger_id)
         ):
             self._add("ho2m", entry)
-            await self._add_found("ho2m", reader, events.turn_index_key(entry.entity_id), self._heads["ho2m"][0])
+            await self._add_found("ho2m", reader, turn_index_key(entry.entity_id), self._heads["ho2m"][0])
 
     async def _of_signals(self, reader: LedgerReader) -> None:
         """Selects every signal that the turns' gates counted."""

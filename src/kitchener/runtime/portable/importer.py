@@ -25,6 +25,7 @@ from kitchener.media.content_store import ContentStore
 from kitchener.memory.subject_cache import OVERLAYS, signal_keys
 from kitchener.records import events
 from kitchener.records.entries import ImportedPayload, SessionImportedPayload, TurnStartedPayload, payload_as
+from kitchener.records.index_keys import erased_index_key, imported_key, index_keys, shared_intents_key
 from kitchener.records.ref import Ref
 from kitchener.runtime.portable.folder import FORMAT, LEDGERS, FolderEntry, SessionFolder, read_folder
 from kitchener.runtime.root_layout import INDEX_KEYS, LedgerName, index_dir, ledger_paths, sealer_of, settings_of
@@ -234,7 +235,7 @@ class _Target:
         own = {entry.ref for entry in self._folder.entries("ho2m") if self._is_own("ho2m", entry)}
         if there and not own <= there:
             raise SessionExists(self._session_id, self._class)
-        async for entry in ho2m.read(key=events.erased_index_key(self._subject_id)):
+        async for entry in ho2m.read(key=erased_index_key(self._subject_id)):
             if kid is not None and entry.payload.get("key_id") == kid:
                 raise SubjectErased(self._subject_id, self._session_id)
         return bool(there)
@@ -264,14 +265,14 @@ class _Target:
         """The entries that an interrupted import of this session has written."""
         found = {entry.ref async for entry in ledger.read(session_id=self._session_id)}
         if name in INDEX_KEYS:
-            async for entry in ledger.read(key=events.imported_key(self._session_id)):
+            async for entry in ledger.read(key=imported_key(self._session_id)):
                 found.add(innermost(entry).ref)
         return found
 
     async def _shared(self, name: LedgerName, ledger: LedgerClient) -> set[Ref]:
         """The entries that count for all sessions of the subject and that this root already has."""
         (memory,) = signal_keys("", {"namespace": memory_namespace(self._class, self._subject_id)})
-        keys = {"ho2m": events.shared_intents_key(self._subject_id), "overlays": memory}
+        keys = {"ho2m": shared_intents_key(self._subject_id), "overlays": memory}
         return {entry.ref async for entry in ledger.read(key=keys[name])} if name in keys else set()
 
     def _is_own(self, name: LedgerName, entry: FolderEntry) -> bool:
@@ -300,7 +301,7 @@ class _Target:
         return LedgerEntry(kind, str(entry.body["entity_id"]), payload)
 
     def _is_shared(self, entry: FolderEntry) -> bool:
-        return events.shared_intents_key(self._subject_id) in events.index_keys(entry.entry_type, entry.payload)
+        return shared_intents_key(self._subject_id) in index_keys(entry.entry_type, entry.payload)
 
     def _record(self) -> LedgerEntry:
         folder = self._folder

@@ -15,6 +15,7 @@ from kitchener.records.entries import (
     opened,
     payload_as,
 )
+from kitchener.records.index_keys import APPROVALS_KEY
 from kitchener.runtime.root_layout import class_of_ledger
 
 ApprovalStatus = Literal["waiting", "answered", "void", ApprovalDecision]
@@ -127,7 +128,7 @@ async def list_approvals(ledger: ReadableLedger, now: str, *, session_id: str | 
         now: ISO time
         session_id: only those of this session; None: of all
     """
-    found = [each async for each in ledger.read(key=events.APPROVALS_KEY) if session_id in (None, each.session_id)]
+    found = [each async for each in ledger.read(key=APPROVALS_KEY) if session_id in (None, each.session_id)]
     for session in sorted({each.session_id or "" for each in found}):
         ends = ledger.read(session_id=session, entry_type=(events.SESSION_END, events.WO_ABANDONED))
         found += [entry async for entry in ends]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, MessageImportedPayload, SessionStartPayload, payload_as
+from kitchener.records.index_keys import SESSIONS_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ async def list_sessions(ledger: ReadableLedger, *, subject_id: str | None, limit
         limit: most sessions
     """
     starts = deque[StoredEntry](maxlen=limit)
-    async for entry in ledger.read(key=events.SESSIONS_KEY, entry_type=events.SESSION_START):
+    async for entry in ledger.read(key=SESSIONS_KEY, entry_type=events.SESSION_START):
         if subject_id in (None, payload_as(SessionStartPayload, entry.payload)["subject_id"]):
             starts.append(entry)
     ended = {entry.entity_id async for entry in ledger.read(key="ended")} if starts else set()

@@ -12,6 +12,7 @@ from kitchener.gateway.spending import NOTHING, Spent, spent_by_call
 from kitchener.ledger import Ledgers
 from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, payload_as
+from kitchener.records.index_keys import subject_index_key
 from kitchener.records.prompt import Usage
 
 _FIRST_LOOK: Final = 64
@@ -40,7 +41,7 @@ async def spent_since(ledgers: Ledgers, subject_id: str, since: datetime, prices
 
 async def _sessions_since(ledgers: Ledgers, subject_id: str, start: str) -> set[str]:
     """The sessions in which turns of a subject were completed since a time."""
-    limit, key = _FIRST_LOOK, events.subject_index_key(subject_id)
+    limit, key = _FIRST_LOOK, subject_index_key(subject_id)
     while True:
         newest = await ledgers.ho2m.last(key=key, limit=limit)
         if len(newest) < limit or newest[0].timestamp < start:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.actors.tools.registry import Tool
+from kitchener.actors.tools.tool import Tool
 from kitchener.errors import RuntimeClosed, ToolError
 from kitchener.ids import AGENT_CLASS_FORM, SessionId, is_agent_class
 from kitchener.plain_names import quoted

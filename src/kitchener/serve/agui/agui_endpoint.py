@@ -8,14 +8,14 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from kitchener.actors.admission.content_checks import MessageContent
-from kitchener.actors.approval.approvals import GivenAnswer
+from kitchener.actors.approval.given_answer import GivenAnswer
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.errors import SessionMismatch, TurnReplaced, UnknownApproval, UnknownSession
 from kitchener.ids import is_session_id
-from kitchener.records import events
+from kitchener.records.index_keys import idempotency_index_key
 from kitchener.records.turn import TurnCompleted, TurnResult, UpdateListener
 from kitchener.serve.access.allowances import RequestPlace
 from kitchener.serve.access.counted_work import READ_TURNS, length_of
@@ -142,7 +142,7 @@ class AguiEndpoint:
     async def _has_run(self, supervisor: HO2Supervisor, session_id: str, run_id: str) -> bool:
         """Whether the session has a turn of this run, which may be the one that asks."""
         ho2m = self._access.runtime.ledgers(supervisor.agent_class).ho2m
-        return bool(await ho2m.last(key=events.idempotency_index_key("session", session_id, run_id)))
+        return bool(await ho2m.last(key=idempotency_index_key("session", session_id, run_id)))
 
     async def _resumed(self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp | None:
         """The run that continues after answers, all of which are checked first; None: there is only a message to reply to."""

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import ConfigDict, Field, StrictBool
 
-from kitchener.actors.approval.approvals import GivenAnswer
+from kitchener.actors.approval.given_answer import GivenAnswer
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.errors import CallerError, UnknownApproval

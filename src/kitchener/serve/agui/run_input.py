@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from kitchener.actors.admission.requests import MAX_NAME
+from kitchener.actors.admission.argument_checks import MAX_NAME
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
 from kitchener.records.tools.client_tools import ClientOutput

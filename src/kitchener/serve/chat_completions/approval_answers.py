@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from kitchener.actors.approval.approvals import GivenAnswer
+from kitchener.actors.approval.given_answer import GivenAnswer
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.errors import UnknownApproval, UnknownSession
 from kitchener.ids import split_approval_id

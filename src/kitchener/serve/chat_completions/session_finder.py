@@ -10,13 +10,14 @@ from typing import Final
 import anyio
 import anyio.lowlevel
 
-from kitchener.actors.admission.requests import MAX_NAME
+from kitchener.actors.admission.argument_checks import MAX_NAME
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock, iso
 from kitchener.errors import SessionEnded, SessionMismatch, SubjectErased
 from kitchener.ids import is_session_id
 from kitchener.records import events
+from kitchener.records.index_keys import idempotency_index_key, turn_index_key
 from kitchener.runtime import Runtime
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from kitchener.serve.access.allowances import RequestPlace
@@ -124,10 +125,10 @@ class SessionFinder:
         async with self._alone((supervisor.agent_class, session.subject_id, session_id)):
             await self._caught_up(supervisor, session_id)
             session.check_open()
-            if key is not None and await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
+            if key is not None and await ho2m.last(key=idempotency_index_key("session", session_id, key)):
                 yield session_id
                 return
-            (start,) = await ho2m.last(key=events.turn_index_key(turn_id))
+            (start,) = await ho2m.last(key=turn_index_key(turn_id))
             # A turn completes once, so the second one, if not the first, is a later turn. Reading all of them would take long.
             later = ho2m.read(session_id=session_id, entry_type=(events.TURN_COMPLETED,), after_seq=start.seq, limit=2)
             if not [each async for each in later if each.entity_id != turn_id]:
@@ -182,7 +183,7 @@ class SessionFinder:
         """The session that has had the message of an idempotency key; None: none of these."""
         ho2m = self._runtime.ledgers(supervisor.agent_class).ho2m
         for session_id in session_ids:
-            if await ho2m.last(key=events.idempotency_index_key("session", session_id, key)):
+            if await ho2m.last(key=idempotency_index_key("session", session_id, key)):
                 return session_id
         return None
 

@@ -10,6 +10,7 @@ import anyio
 from kitchener.clock import Clock, iso
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
+from kitchener.records.index_keys import APPROVALS_KEY
 from kitchener.runtime import Runtime
 from kitchener.runtime.queries.approval_list import approvals_in
 
@@ -36,7 +37,7 @@ class ApprovalBacklog:
     async def _count(self, agent_class: str, ledger: ReadableLedger) -> int:
         after = self._seen.get(agent_class, 0)
         entries = [*self._waiting.get(agent_class, ())]
-        entries += [each async for each in ledger.read(key=events.APPROVALS_KEY, after_seq=after)]
+        entries += [each async for each in ledger.read(key=APPROVALS_KEY, after_seq=after)]
         ends, first = list[StoredEntry](), {each.session_id: each.seq for each in reversed(entries)}
         for session, seq in first.items():
             found = ledger.read(session_id=session, entry_type=(events.SESSION_END, events.WO_ABANDONED), after_seq=seq)

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from kitchener.config import ModelPrice
 from kitchener.config.router import price_of
 from kitchener.errors import ProviderReason
-from kitchener.gateway.attempts import FailureCounts, ProviderUsage
+from kitchener.gateway.guarded_provider import FailureCounts, ProviderUsage
 from kitchener.lanes.durations import DurationCounts
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics

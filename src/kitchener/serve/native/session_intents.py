@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kitchener.actors.authority.authority import ruleset_of
+from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.context import resolve_active
 from kitchener.records.entries import IntentScope

@@ -11,6 +11,7 @@ from kitchener.errors import UnknownSession
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ApprovalRequestedPayload, TurnAbortedPayload, TurnStartedPayload
+from kitchener.records.index_keys import turn_index_key
 from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
 from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.answer_models.response_answers import ResponseStatus
@@ -113,7 +114,7 @@ async def completed_response(
     ho2m: ReadableLedger, head: ResponseHead, result: TurnResult, servers: Mapping[str, object]
 ) -> RecordedResponse:
     """The response of a turn that has just completed."""
-    (start,) = await ho2m.last(key=events.turn_index_key(result.turn_id))
+    (start,) = await ho2m.last(key=turn_index_key(result.turn_id))
     end = await _end_of(ho2m, start, result.turn_id)
     assert end is not None
     return RecordedResponse(head, result, await read_pending_items(ho2m, result, servers), None, _seconds(end.timestamp))
@@ -134,7 +135,7 @@ _ENDS: Final = (events.TURN_COMPLETED, events.TURN_ABORTED)
 
 async def read_response_head(ho2m: ReadableLedger, turn_id: str, agent_class: str) -> tuple[ResponseHead, StoredEntry]:
     """What the response of a turn begins with, and the entry that began the turn; raises as `read_response`."""
-    starts = await ho2m.last(key=events.turn_index_key(turn_id))
+    starts = await ho2m.last(key=turn_index_key(turn_id))
     if not starts:
         raise unknown_response(response_id_of(turn_id))
     (start,) = starts

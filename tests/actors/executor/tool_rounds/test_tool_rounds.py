@@ -8,7 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.tools.registry import ToolRegistry, tool
+from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.tools.tool import tool
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryTooLarge
 from kitchener.ids import tool_idempotency_key

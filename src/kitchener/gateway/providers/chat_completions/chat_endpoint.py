@@ -20,8 +20,7 @@ from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
-from kitchener.gateway.providers.chat_completions.connection_failures import failure_text
-from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
+from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS, failure_text
 from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,

@@ -20,7 +20,16 @@ from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage
 from yarl import URL
 
+from kitchener.connection_problems import problem_of_socket, told_of_connect
 from kitchener.gateway.providers.authorities import trust_nobody
+from kitchener.gateway.providers.failures import (
+    CUT_OFF,
+    LOST,
+    NO_CONNECTION_IN_TIME,
+    NOT_ANSWERED,
+    told_of_protocol,
+    told_of_proxy,
+)
 
 IDLE_S: Final = 90.0
 """How long a connection is kept for the next call, seconds."""
@@ -28,6 +37,9 @@ MAX_UNREAD_BYTES: Final = 65_536
 """Received bytes that wait for the reader, before the connection is read no further. It may be twice as many for a moment."""
 _MOST_INTERIM: Final = 16
 """Heads that may come before that of the answer. Reading ever more would keep the processor busy until the deadline."""
+
+_IS_CUT: Final = "payload is not completed"
+"""aiohttp's words for a body whose connection ended. It has one class for all that is wrong with a body."""
 
 TRANSPORT_ERRORS: Final = (OSError, aiohttp.ClientError)
 """What the client raises if a request fails on its way; `OSError` includes time-outs and refused connections."""
@@ -243,3 +255,29 @@ def _head_of(request: aiohttp.ClientRequest) -> bytes:
     if any(not line.isprintable() for line in lines):
         raise ValueError("a header or the address has characters that no request can carry")
     return "\r\n".join(lines).encode("ascii")
+
+
+def failure_text(error: Exception) -> str:
+    """What happened to a request that got no answer, or lost the rest of one, in one sentence without a full stop.
+
+    aiohttp's own texts name its classes and TLS settings, and omit the operating system's description.
+    """
+    match error:
+        case aiohttp.ClientConnectorCertificateError() if isinstance(error.certificate_error, OSError):
+            return told_of_connect(error.host, error.port, error.certificate_error)
+        case aiohttp.ClientConnectorError():
+            is_proxy = isinstance(error, aiohttp.ClientProxyConnectionError)
+            return told_of_connect(error.host, error.port, error.os_error, is_proxy=is_proxy)
+        case aiohttp.ConnectionTimeoutError():
+            return NO_CONNECTION_IN_TIME
+        case aiohttp.ServerDisconnectedError():
+            return NOT_ANSWERED
+        case aiohttp.ClientPayloadError() if _IS_CUT in str(error):
+            return CUT_OFF
+        case aiohttp.ClientOSError():
+            return f"{LOST}: {problem_of_socket(error)}"
+        case aiohttp.ClientHttpProxyError():
+            return told_of_proxy(error.status, error.message)
+        case aiohttp.ClientResponseError():
+            return told_of_protocol(error.message.partition("\n")[0].rstrip(":"))
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

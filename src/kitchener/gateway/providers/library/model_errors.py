@@ -10,8 +10,9 @@ import httpx
 import httpx2
 from pydantic_ai.exceptions import AgentRunError, ContentFilterError, UserError
 
-from kitchener.connection_problems import chain_of, problem_of_system, told_of_connect_to
+from kitchener.connection_problems import problem_of_system, told_of_connect_to
 from kitchener.errors import ConfigError, ProviderError, ProviderReason
+from kitchener.errors.nested import with_causes
 from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.failures import (
     CUT_OFF,
@@ -52,7 +53,7 @@ VENDOR_ERRORS = (
 
 def translated(error: Exception, provider_id: str, redaction: Redaction) -> ProviderError:
     """The error as our own. Its text is the vendor's, redacted_line, with the keys taken out."""
-    for each in chain_of(error):
+    for each in with_causes(error):
         if isinstance(each, UnusableAnswer):
             return ProviderError(provider_id, each.reason, redaction.text(each.detail))
     status = getattr(error, "status_code", None)
@@ -70,7 +71,7 @@ def translated(error: Exception, provider_id: str, redaction: Redaction) -> Prov
 def _reason(error: Exception, status: int | None) -> ProviderReason:
     if status is not None:
         return reason_of(status, getattr(error, "body", None))
-    causes = tuple(chain_of(error))
+    causes = tuple(with_causes(error))
     if any(isinstance(each, httpx2.TimeoutException | httpx.TimeoutException | TimeoutError) for each in causes):
         return "timeout"
     if any(isinstance(each, httpx2.TransportError | httpx.TransportError | OSError) for each in causes):
@@ -87,7 +88,7 @@ def _told(error: Exception, status: int | None) -> str:
         return told_by(status, getattr(error, "body", None))
     if isinstance(error, IndexError):
         return "the answer holds no choices"
-    for each in chain_of(error):
+    for each in with_causes(error):
         if isinstance(each, httpx2.TransportError | httpx.TransportError):
             return _told_of_transport(each)
     return str(error) or type(error).__name__

@@ -9,7 +9,7 @@ import pytest
 
 from kitchener import Runtime, open_runtime
 from kitchener.errors import CallerError
-from kitchener.lanes.own_thread import OwnThread
+from kitchener.lanes.own_loop import OwnLoop
 
 CALLS: dict[str, Callable[[Runtime], Awaitable[object]]] = {
     "a turn": lambda runtime: runtime.supervisor().handle_turn("hello"),
@@ -36,11 +36,11 @@ async def as_coroutine(work: Awaitable[object]) -> object:
 
 
 async def test_the_event_loop_itself_may_call() -> None:
-    OwnThread().check()
+    OwnLoop().check()
 
 
 def test_without_an_event_loop_only_the_thread_counts() -> None:
-    made = OwnThread()
+    made = OwnLoop()
     made.check()
     found: list[CallerError] = []
 

@@ -1,0 +1,36 @@
+"""Looks into an error: finds the errors in nested exception groups, and the causes that errors were raised from."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+
+def errors_in(error: BaseException) -> Iterator[BaseException]:
+    """The errors in nested exception groups, in order; an error that is no group itself."""
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, BaseExceptionGroup):
+            waiting.extend(reversed(each.exceptions))
+        else:
+            yield each
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The first error in nested exception groups; an error that is no group itself."""
+    return next(errors_in(error))
+
+
+def sole_error(error: BaseException) -> BaseException:
+    """The only error in nested exception groups, as task groups raise them; a group of several errors as it is."""
+    found = list(islice(errors_in(error), 2))
+    return found[0] if len(found) == 1 else error
+
+
+def with_causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, its cause, the cause of that, and so on. An error that was being handled counts as the cause of a new one."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
