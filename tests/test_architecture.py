@@ -350,6 +350,11 @@ def test_no_file_of_the_repository_names(what: str) -> None:
     assert found == [], f"these lines name {what}"
 
 
+def test_the_repository_holds_no_keys_and_no_indexes_of_a_ledger() -> None:
+    """An early program left its root, with its keys, in the working directory, and it was committed with the rest."""
+    assert [relative(path) for path in repository_files() if path.suffix in {".key", ".keys", ".sqlite"}] == []
+
+
 def test_property_tests_that_count_their_examples_draw_more_in_a_soak() -> None:
     """A fixed number is the same in both runs; `tests/property_examples.py` has the two."""
     tests = (path for path in repository_files() if path.suffix == ".py" and path.is_relative_to(ROOT / "tests"))

@@ -25,6 +25,7 @@ _REMEDIES: Final = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
     errno.EIO: "check the disk",
+    errno.EMFILE: "raise this process's limit, with `ulimit -n` or systemd's LimitNOFILE",
     errno.ENOTDIR: "there is a file where a directory belongs; move it away",
     errno.EEXIST: "there is a file where a directory belongs; move it away",
 }

@@ -22,6 +22,7 @@ from tests.cli.commands import start_program
 from tests.keyrings import SLOT_BYTES, as_file, change_key, key_at, name_of, slot_of
 from tests.property_examples import examples
 from tests.sealing.crashes import killed_before_call
+from tests.system_limits import descriptors
 
 BEGUN = "2026-11-22T00:00:00.000000+00:00"
 SUBJECTS = tuple("abcdef")
@@ -508,6 +509,23 @@ def test_a_directory_that_is_read_only_can_be_read(tmp_path: Path, monkeypatch: 
         with pytest.raises(SealingError, match="Read-only file system"):
             change("bo")
     assert not keyring.has("ada"), "nobody knows whether its name is on disk, so nothing is sealed with it"
+
+
+def test_keys_that_no_descriptor_is_left_for_are_not_missing(tmp_path: Path) -> None:
+    """Nor are the notes of erasures, which a search for files would have passed over on Python 3.13."""
+    first = Keyring(tmp_path / "keys")
+    first.load(["ada", "bo"])
+    first.begin_erasure("bo", BEGUN)
+    keyring = Keyring(tmp_path / "keys")
+    with descriptors(0):
+        keyring.load(["ada"])
+        assert not keyring.has("ada")
+        for refused in (lambda: keyring.get("ada"), lambda: keyring.find("ada"), keyring.erasures):
+            with pytest.raises(SealingError, match=r"Too many open files; raise this process's limit, with `ulimit -n`"):
+                refused()
+    keyring.load(["ada"])
+    assert keyring.has("ada")
+    assert [each.subject_id for each in keyring.erasures()] == ["bo"]
 
 
 @pytest.mark.parametrize(

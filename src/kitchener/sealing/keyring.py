@@ -25,7 +25,7 @@ from kitchener.sealing.key_files import (
     os_errors,
 )
 from kitchener.sealing.subject_key import SubjectKey, subject_key
-from kitchener.small_files import is_directory, is_there, read_regular, replace_private, sync_directory
+from kitchener.small_files import is_there, read_regular, replace_private, sync_directory
 
 _NOTE_VERSION: Final = 1
 _CACHED_KEYS: Final = 4_096
@@ -123,7 +123,7 @@ class Keyring:
 
         Leaves out a subject whose key cannot be used; `get` raises the reason.
         """
-        with self._changing:
+        with self._changing, suppress(SealingError):
             found, missing = self._find_many(subject_ids)
             remaining = iter(missing)
             with suppress(SealingError):
@@ -132,11 +132,10 @@ class Keyring:
                     found |= {missing[digest]: key for digest, key in made.items()}
                     # Another process has made the others in the meantime.
                     found |= self._find_many([missing[digest] for digest in some if digest not in made])[0]
-            with suppress(SealingError):
-                if found:
-                    self._settle()
-                for subject_id, key in found.items():
-                    self._cache(subject_id, key)
+            if found:
+                self._settle()
+            for subject_id, key in found.items():
+                self._cache(subject_id, key)
 
     def kid_of(self, subject_id: str) -> str | None:
         """Id of the subject's key, or of the key that an unfinished erasure destroys; None: there is neither."""
@@ -186,9 +185,7 @@ class Keyring:
 
     def erasures(self) -> list[Erasure]:
         """The unfinished erasures, oldest first."""
-        directory = self.directory / _ERASURES
-        with os_errors(directory):
-            found = [self._noted(path) for path in directory.glob("*.json")] if is_directory(directory) else []
+        found = [self._noted(self.directory / _ERASURES / name) for name in self._notes() if name.endswith(".json")]
         return sorted(found, key=lambda each: (each.begun_at, each.subject_id))
 
     def destroy(self, subject_id: str) -> str | None:
@@ -215,10 +212,7 @@ class Keyring:
     def _find_many(self, subject_ids: Iterable[str]) -> tuple[dict[str, StoredKey], dict[str, str]]:
         """The keys by subject, and the subjects without a key by digest. A subject whose key cannot be used is in neither."""
         found, missing = dict[str, StoredKey](), dict[str, str]()
-        try:
-            noted = frozenset(os.listdir(self.directory / _ERASURES))
-        except FileNotFoundError:
-            noted = frozenset()
+        noted = self._notes()
         for subject_id in subject_ids:
             digest = _digits(subject_id)
             with suppress(SealingError):
@@ -253,6 +247,15 @@ class Keyring:
     def _erasure(self, subject_id: str) -> Erasure | None:
         path = self._note_path(subject_id)
         return self._noted(path) if is_there(path) else None
+
+    def _notes(self) -> frozenset[str]:
+        """The names of the notes of erasures."""
+        directory = self.directory / _ERASURES
+        with os_errors(directory):
+            try:
+                return frozenset(os.listdir(directory))
+            except FileNotFoundError:
+                return frozenset()
 
     def _noted(self, path: Path) -> Erasure:
         with os_errors(path):

@@ -1,6 +1,6 @@
 """What is shown under a budget, in which form, for which reason, and in which order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -457,11 +457,14 @@ def test_what_is_not_ranked_because_it_fits_is_decided_as_if_it_were(
         evidence_item(f"T-x{n}", entry_ref(900 + n), second(n), "answer " * length, ESTIMATE, group=group)
         for n, (length, group) in enumerate(elsewhere)
     ]
-    state, ranks = history.state(), list[int]()
+    state, asked, asked_short = history.state(), list[int](), list[int]()
 
-    def note(message: str, items: Sequence[Item]) -> list[int]:
-        ranks.append(len(items))
-        return _ranks_all(message, items)
+    def noting(ranks: list[int]) -> Callable[[str, Sequence[Item]], list[int]]:
+        def note(message: str, items: Sequence[Item]) -> list[int]:
+            ranks.append(len(items))
+            return _ranks_all(message, items)
+
+        return note
 
     roomy = Ruleset(context_budget=100_000, newest_turns=newest, max_stubs=2)
     needed = (
@@ -471,12 +474,12 @@ def test_what_is_not_ranked_because_it_fits_is_decided_as_if_it_were(
     resolution = resolve_active(state, ruleset)
     ranked, short = (
         Projector(ruleset).project(state, resolution, ranking=each, message="word answer", recalled=found)
-        for each in (Ranked(_ranks_all), Ranked(note, admits_all=True))
+        for each in (Ranked(noting(asked)), Ranked(noting(asked_short), admits_all=True))
     )
     # Positions only say where to look for what was ranked; they decide nothing.
     assert short._replace(positions={}) == ranked._replace(positions={})
-    has_room = ruleset.context_budget > needed
-    assert ranks == ([] if has_room else [len(lengths) + len(found)])
+    assert asked in ([], [len(lengths) + len(found)]), "the newest turns come first, and may take the whole budget"
+    assert asked_short == ([] if ruleset.context_budget > needed else asked)
 
 
 @given(st.lists(st.integers(0, 60), max_size=7), st.integers(-2, 2))

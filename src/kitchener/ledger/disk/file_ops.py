@@ -227,6 +227,7 @@ def path_problem(path: Path, error: OSError) -> LedgerPathError:
         errno.ELOOP: "is a symbolic link, whose target could change while the ledger is open; name the file itself",
         errno.ENOENT: "there is no such file",
         errno.ENOSPC: "the disk is full; make room, nothing was lost",
+        errno.EMFILE: "Too many open files; raise this process's limit, with `ulimit -n` or systemd's LimitNOFILE",
     }.get(error.errno or 0, f"{error.strerror or error}")
     kind = LedgerDiskError if error.errno in DISK_ERRORS else LedgerPathError
     return kind(str(error.filename or path), problem)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from kitchener.errors import LedgerDiskError, LedgerPathError
 from kitchener.ids import path_part
-from kitchener.ledger.disk.file_ops import DISK_ERRORS, remove_database
+from kitchener.ledger.disk.file_ops import DISK_ERRORS, path_problem, remove_database
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
 from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Location, Tail, check_row, hash_of, unpack
 from kitchener.logs import get_logger
@@ -60,6 +60,12 @@ _DISK_ERRORS: Final = (
     sqlite3.SQLITE_IOERR_SHMMAP,
 )
 """Errors of a disk that is full or fails. They say nothing about what the index holds."""
+_IN_USE: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+"""Another program holds a lock on the index."""
+_WAIT_S: Final = 1.0
+"""Longest wait for another program that has the index locked, seconds. Commits wait too."""
+_PRIMARY: Final = 0xFF
+"""The bits of an extended error code that are the code it extends."""
 FAULTS: Final = (IndexDamaged, sqlite3.Error, UnicodeDecodeError)
 """Errors of a query to a damaged index. SQLite's module cannot decode a message that quotes damaged text."""
 
@@ -96,8 +102,10 @@ class Index:
         self.known = IndexedState()
         """The stored facts, as of the last write."""
         self._ledger_id, self._keys = ledger_id, keys
+        self._is_unsure = False
         self._writer = _connect(path)
-        self._reader: sqlite3.Connection | None = None
+        self.reader = _connect(path)
+        """The connection for queries."""
 
     def load(self) -> None:
         """Reads the index, or creates an empty one; raises IndexDamaged if it is not this ledger's, or sqlite3.Error."""
@@ -106,10 +114,10 @@ class Index:
         found = {name for (name,) in self._writer.execute("SELECT name FROM sqlite_master")}
         if not found:
             self.clear(IndexedState())
-            return
-        if found != _PARTS:
+        elif found != _PARTS:
             raise IndexDamaged("parts of it are missing")
-        self.known = read_known(self._writer, self._ledger_id, self._keys)
+        # By the connection for queries: it opens its files now, since no descriptor may be left for them later.
+        self.known = read_known(self.reader, self._ledger_id, self._keys)
 
     def clear(self, known: IndexedState) -> None:
         """Deletes all rows and stores these facts."""
@@ -124,6 +132,7 @@ class Index:
 
     def add(self, tail: Tail, durable_seq: int) -> None:
         """Stores the rows of a tail that starts where the index ends; raises IndexDamaged if it starts elsewhere."""
+        self._make_sure()
         if tail.start != self.known.mark:
             raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
         mark = tail.end
@@ -140,33 +149,37 @@ class Index:
 
     def note_durable(self, durable_seq: int) -> None:
         """Stores the number of the last durable entry, so that a later opening detects a missing end."""
+        self._make_sure()
         if durable_seq != self.known.durable_seq:
             known = self.known._replace(durable_seq=durable_seq)
             check = _checksum(self._ledger_id, self._keys, known)
+            self._is_unsure = True
             self._writer.execute("UPDATE head SET durable_seq = ?, checksum = ?", (durable_seq, check))
-            self.known = known
-
-    def reader(self) -> sqlite3.Connection:
-        """The connection for queries."""
-        if self._reader is None:
-            self._reader = _connect(self.path)
-        return self._reader
+            self.known, self._is_unsure = known, False
 
     def close(self) -> None:
         """Closes both connections."""
-        if self._reader is not None:
-            self._reader.close()
+        self.reader.close()
         self._writer.close()
+
+    def _make_sure(self) -> None:
+        """Reads the stored facts again after a write that failed, which may have taken place nevertheless."""
+        if self._is_unsure:
+            self.known = read_known(self._writer, self._ledger_id, self._keys)
+            self._is_unsure = False
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        self._is_unsure = True
         self._writer.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._writer.execute("COMMIT")
         except BaseException:
-            self._writer.execute("ROLLBACK")
+            if self._writer.in_transaction:  # SQLite itself undoes what a full disk interrupts
+                self._writer.execute("ROLLBACK")
             raise
-        self._writer.execute("COMMIT")
+        self._is_unsure = False
 
     def _save(self, known: IndexedState) -> None:
         self._writer.execute(
@@ -238,13 +251,13 @@ def open_index(path: Path, ledger_id: str, keys: str) -> Index:
         keys: name of the function that gives the keys; an index made with another function is not used
 
     Raises:
-        LedgerDiskError: the disk cannot store the index now; an existing index is unchanged
-        LedgerPathError: the path cannot hold an index
+        LedgerDiskError: the disk cannot store the index now, or another program has it locked; an existing index is unchanged
+        LedgerPathError: the path cannot hold an index, or it cannot be opened; an existing index is unchanged
     """
     try:
         return _load(path, ledger_id, keys)
     except FAULTS as error:
-        if _is_of_disk(error):
+        if is_for_a_while(error):
             raise _path_error(path, error) from error
         _log.warning("index rebuilt", path=str(path), reason=str(error))
     try:
@@ -254,16 +267,30 @@ def open_index(path: Path, ledger_id: str, keys: str) -> Index:
         raise _path_error(path, error) from error
 
 
+def is_for_a_while(error: Exception) -> bool:
+    """Whether the index can be used again later: the system or another program refuses it now, whatever it holds."""
+    code = _code_of(error)
+    return code in _DISK_ERRORS or code & _PRIMARY in (*_IN_USE, sqlite3.SQLITE_CANTOPEN)
+
+
 def _path_error(path: Path, error: Exception) -> LedgerPathError:
-    kind = LedgerDiskError if _is_of_disk(error) else LedgerPathError
-    return kind(str(path), f"cannot hold the ledger's index: {error}")
+    what, code = "cannot hold the ledger's index", _code_of(error)
+    if code & _PRIMARY == sqlite3.SQLITE_CANTOPEN:
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))  # SQLite does not say why
+        except OSError as reason:
+            found = path_problem(path, reason)
+            return type(found)(str(path), f"{what}: {found.problem}")
+        error = OSError("a file beside it cannot be opened: its permissions or the limit of open files (`ulimit -n`) forbid it")
+    if code & _PRIMARY in _IN_USE:
+        return LedgerDiskError(str(path), f"{what}: another program uses it; close that program")
+    is_of_disk = error.errno in DISK_ERRORS if isinstance(error, OSError) else code in _DISK_ERRORS
+    return (LedgerDiskError if is_of_disk else LedgerPathError)(str(path), f"{what}: {error}")
 
 
-def _is_of_disk(error: Exception) -> bool:
-    """Whether the disk is full or fails, whatever the index holds."""
-    if isinstance(error, OSError):
-        return error.errno in DISK_ERRORS
-    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) in _DISK_ERRORS
+def _code_of(error: Exception) -> int:
+    """SQLite's extended code of an error; 0: it is none of SQLite's."""
+    return getattr(error, "sqlite_errorcode", 0) if isinstance(error, sqlite3.Error) else 0
 
 
 def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None) -> IndexedState:
@@ -346,7 +373,7 @@ def _changed_at(path: Path) -> tuple[int, int] | None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # Threads use a connection one at a time; SQLite's own check would refuse every thread but the first.
-    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
+    return sqlite3.connect(path, _WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=32)
 
 
 def _load(path: Path, ledger_id: str, keys: str) -> Index:

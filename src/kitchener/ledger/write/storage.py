@@ -15,7 +15,7 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory_or_tell, remove_database
 from kitchener.ledger.format.checks import LineBatch
 from kitchener.ledger.format.lines import START, CommitDigest, IndexKeys, Mark, Opener, StoredEntry
-from kitchener.ledger.index.index import FAULTS, Index, IndexedState, index_path, keys_name, open_index
+from kitchener.ledger.index.index import FAULTS, Index, IndexedState, index_path, is_for_a_while, keys_name, open_index
 from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
 from kitchener.ledger.verify.checkpoint import check_tip, read_checkpoint, signed_seq
@@ -26,6 +26,9 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 _TAIL_ENTRIES = 16_384
 """Entries whose positions are kept in memory before the index gets them; after a crash, opening indexes about this many."""
+_LONGEST_TAIL = 262_144
+"""Most entries whose positions are kept in memory while the index cannot be written; they take some 20 MiB."""
+_RETRY_ENTRIES = 1_024
 _SCANNED_ENTRIES = 64
 """Entries that a reader beside the writer scans as fast as it finds them in the index."""
 _COMMIT_ENTRIES = 8_192
@@ -44,6 +47,7 @@ class Storage:
         self.opened_from = "empty"
         self._index = index
         self._answers = True
+        self._retry_seq = 0
         self._index_keys = index_keys
         self.flushed = START
         """End of the flushed commits. The event loop may read it while another round writes."""
@@ -105,13 +109,14 @@ class Storage:
                 self._note(_SCANNED_ENTRIES, self.journal.synced.seq)
 
     def ask(self, question: Callable[[sqlite3.Connection, IndexedState], T]) -> T | None:
-        """The index's answer; None once the index is known to be damaged. Files are then scanned until the next opening."""
+        """The index's answer; None: it cannot be read now, or is known to be damaged. Files are then scanned."""
         if not self._answers:
             return None
         try:
-            return question(self._index.reader(), self._index.known)
+            return question(self._index.reader, self._index.known)
         except FAULTS as error:
-            self.distrust(str(error))
+            if not is_for_a_while(error):
+                self.distrust(str(error))
             return None
 
     def distrust(self, reason: str) -> None:
@@ -124,6 +129,7 @@ class Storage:
         try:
             if self.journal.problem is None:
                 self.journal.sync()
+                self._retry_seq = min(self._retry_seq, self.journal.tip.seq)
                 self._note(1, self.journal.synced.seq)
         finally:
             self._index.close()
@@ -176,9 +182,12 @@ class Storage:
         self._note(_TAIL_ENTRIES, self._index.known.durable_seq)
 
     def _note(self, at_most: int, durable_seq: int) -> None:
-        """Moves a tail of `at_most` entries or more into the index; with a shorter one, stores only `durable_seq`."""
+        """Moves a tail of `at_most` entries or more into the index; with a shorter one, stores only `durable_seq`.
+
+        If the index cannot be written now, the tail keeps growing, and the next attempt follows after `_RETRY_ENTRIES` more.
+        """
         tail = self.tail
-        if tail is None:
+        if tail is None or tail.end.seq < self._retry_seq:
             return
         try:
             if len(tail) >= at_most or tail.is_full:
@@ -187,9 +196,16 @@ class Storage:
             else:
                 self._index.note_durable(durable_seq)
         except FAULTS as error:
-            # Rows after a gap would hide the gap, so the index gets no more rows until the next opening fills the gap.
-            _log.warning("index not written", path=str(self._index.path), reason=str(error))
-            self.tail = None
+            if not self._retry_seq:
+                _log.warning("index not written", path=str(self._index.path), reason=str(error))
+            self._retry_seq = tail.end.seq + _RETRY_ENTRIES
+            if not is_for_a_while(error) or len(tail) > _LONGEST_TAIL or tail.is_full:
+                # Rows after a gap would hide the gap, so the index gets no more rows until the next opening fills the gap.
+                self.tail = None
+        else:
+            if self._retry_seq:
+                _log.info("index written again", path=str(self._index.path))
+            self._retry_seq = 0
 
 
 def open_storage(
