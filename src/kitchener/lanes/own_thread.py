@@ -21,7 +21,7 @@ class OwnThread:
 
     def __init__(self) -> None:
         self._id = get_ident()
-        self._loop, self._running_loop = _loop()
+        self._loop, self._running_loop = loop_and_finder()
 
     def check(self) -> None:
         """Raises CallerError in any other thread, and on any other event loop.
@@ -42,7 +42,7 @@ class OwnThread:
             )
 
 
-def _loop() -> tuple[object, Callable[[], object]]:
+def loop_and_finder() -> tuple[object, Callable[[], object]]:
     """The running event loop, and what finds it again; None, and what finds none, unless it is asyncio's."""
     try:
         token = current_token()

@@ -20,7 +20,7 @@ from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.memory.reader import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.records.events import SEALED_FIELDS, index_keys
-from kitchener.runtime.loading import checked_root, load_config
+from kitchener.runtime.loading import LoadedConfig, checked_root, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Keyring, Sealer
 from kitchener.small_files import is_directory, is_there
@@ -35,11 +35,17 @@ _ANY_IDS: Final[Mapping[LedgerName, str]] = {}
 
 def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> RuntimeConfig:
     """The complete settings that `open_runtime` would use."""
+    return loaded_settings(config, root).config
+
+
+def loaded_settings(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> LoadedConfig:
+    """The complete settings that `open_runtime` would use, and their source: a file, the defaults or an object."""
     if not isinstance(config, RuntimeConfig):
-        return load_config(config, root=root).config
+        return load_config(config, root=root)
     named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
     where = checked_root(root if root is not None else config.plane_root).absolute()
-    return config.model_copy(update={"plane_root": str(where), "agents": named})
+    whole = config.model_copy(update={"plane_root": str(where), "agents": named})
+    return LoadedConfig(whole, "RuntimeConfig", Path.cwd())
 
 
 def keyring_dir(config: RuntimeConfig) -> Path:

@@ -34,6 +34,7 @@ from kitchener.ids import AGENT_CLASS_FORM, IdSource, SessionId, check_erasable,
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.ledger import Ledgers
+from kitchener.ledger.client import abandon_ledgers
 from kitchener.logs import get_logger
 from kitchener.media.content_store import ContentStore
 from kitchener.memory import HO3Memory
@@ -46,8 +47,9 @@ from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts, checked_tools
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, load_config, named_source
+from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, named_source
 from kitchener.runtime.memories import memory_of, open_memories
+from kitchener.runtime.own_loop import on_own_loop
 from kitchener.runtime.own_task import OwnTask
 from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
@@ -55,7 +57,7 @@ from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.runtime.queries.nested_approvals import OpenedClass, list_with_nested
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
 from kitchener.runtime.queries.spent_since import spent_since
-from kitchener.runtime.root_layout import agent_of, index_dir, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.root_layout import agent_of, index_dir, loaded_settings, sealer_of, supervisors_ledgers
 from kitchener.runtime.root_wait import check_wait, wait_until_released
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
@@ -78,6 +80,7 @@ class Runtime:
         self._shared, self._limiter = shared, shared.limiter
         self._agents: dict[str, Agent] = {}
         self._erasing = anyio.Lock()
+        self._listener: AdminListener | None = None
 
     def supervisor(self, agent_class: str = DEFAULT_AGENT) -> HO2Supervisor:
         """The supervisor of an agent class; every call returns the same object.
@@ -310,14 +313,22 @@ class Runtime:
         if unnamed := sorted({each.tool_id for each in given} - offered):
             _log.warning("no agent class has these tools in its setting `tools`", tools=unnamed)
 
-    async def _listen(self) -> AdminListener:
+    async def _listen(self) -> None:
         """Starts to listen for commands about this root."""
-        listener = AdminListener(self.admin_root, self.config.admin, grace_s=self.config.limits.shutdown_grace_s)
-        await self._shared.tasks.start(listener.run)
-        return listener
+        self._listener = AdminListener(self.admin_root, self.config.admin, grace_s=self.config.limits.shutdown_grace_s)
+        await self._shared.tasks.start(self._listener.run)
+
+    def _abandon(self) -> None:
+        """Makes what was written durable and releases the root, without the event loop, which has been closed. Blocks."""
+        if self._listener is not None:
+            self._listener.abandon()
+        of_agents = [each for agent in self._agents.values() if agent.is_open for each in agent.ledgers.members]
+        abandon_ledgers((*of_agents, *(each for memory in self._shared.memories.values() for each in memory.ledgers)))
 
     async def _close(self) -> None:
         limits = self.config.limits
+        if self._listener is not None:
+            await self._listener.close()
         self._limiter.close()
         can_record = self._shared.write_failure.error is None
         with anyio.move_on_after(limits.shutdown_grace_s if can_record else 0):
@@ -334,6 +345,7 @@ class Runtime:
             await agent.close()
 
 
+@on_own_loop(Runtime._abandon)
 @asynccontextmanager
 async def open_runtime(  # noqa: PLR0913  what a program may bring along; all but the settings by keyword
     config: RuntimeConfig | str | Path | None = None,
@@ -373,15 +385,15 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         LedgerError: a ledger is damaged, locked, or cannot be at its path
         SigningError: the configured signing key cannot be used
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
-        CallerError: the block has ended in another task than it began in, and that one still runs
+        CallerError: the block has ended in another task than it began in, and that one still runs; or on another event loop
     """
     known, time = {} if providers is None else providers, SystemClock() if clock is None else clock
     injected = RuntimeArguments(checked_tools(tools), known, degraded_call, time, ids, admin_socket, embeddings, telemetry)
     check_wait(lock_wait_s)
-    loaded = _load(config, root, injected.providers)
+    loaded = loaded_settings(config, root)
+    check_config(loaded.config, source=loaded.source, given=tuple(injected.providers))
     if lock_wait_s:
         await wait_until_released(loaded.config, lock_wait_s)
-    listener: AdminListener | None = None
     body_error: Exception | None = None
     own_task = OwnTask()
     try:
@@ -392,12 +404,12 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
                 await runtime._open_configured()
                 await runtime._finish_erasures()
                 if loaded.config.admin.socket if admin_socket is None else admin_socket:
-                    listener = await runtime._listen()
+                    await runtime._listen()
                 yield runtime
             except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
                 body_error = error
             finally:
-                await _shut_down(runtime, listener, loaded.config.limits)
+                await _shut_down(runtime, loaded.config.limits)
     except (BaseExceptionGroup, RuntimeError) as error:
         if (only := await own_task.explained(error, body_error)) is not None:
             raise only from only.__cause__
@@ -405,12 +417,10 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         raise body_error
 
 
-async def _shut_down(runtime: Runtime, listener: AdminListener | None, limits: LimitsConfig) -> None:
-    """Closes the listener and the runtime within the grace periods, and ends the task that holds the runtime in any case."""
+async def _shut_down(runtime: Runtime, limits: LimitsConfig) -> None:
+    """Closes the runtime within the grace periods, and ends the task that holds the runtime in any case."""
     try:
         with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
-            if listener is not None:
-                await listener.close()
             await runtime._close()
     finally:
         runtime._shared.scope.cancel()
@@ -474,16 +484,6 @@ def _gateway_of(config: RuntimeConfig, providers: Mapping[str, Provider], teleme
     if telemetry is None:
         return LLMGateway(config.router, providers, limits=config.limits)
     return telemetry.gateway(config.router, providers, config.limits)
-
-
-def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:
-    """The complete and checked settings, from a file or an object."""
-    if isinstance(config, RuntimeConfig):
-        loaded = LoadedConfig(settings_of(config, root), "RuntimeConfig", Path.cwd())
-    else:
-        loaded = load_config(config, root=root)
-    check_config(loaded.config, source=loaded.source, given=tuple(given))
-    return loaded
 
 
 def tune_gc() -> None:
