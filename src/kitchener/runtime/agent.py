@@ -30,10 +30,11 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock
-from kitchener.config import HO2Config, LimitsConfig, RuntimeConfig
-from kitchener.config.settings import dotted_key
+from kitchener.config import DEFAULT_AGENT, HO2Config, LimitsConfig, RuntimeConfig
+from kitchener.config.settings import dotted_key, toml_key
 from kitchener.config.shown import described_key
 from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerWriteError, RuntimeClosed, ToolError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway import LLMGateway
 from kitchener.ids import IdSource
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, RESTART_WINDOW_S, Mailbox
@@ -129,6 +130,8 @@ class RuntimeParts:
     """The parts of a runtime that all agent classes share."""
 
     config: RuntimeConfig
+    source: str
+    """Where the settings come from, for errors."""
     injected: RuntimeArguments
     gateway: LLMGateway
     models: PromptGateway
@@ -149,6 +152,16 @@ class RuntimeParts:
     write_failure: WriteFailure = field(default_factory=WriteFailure)
     opening_memory: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a memory that no agent class uses is open."""
+
+
+def check_room(config: RuntimeConfig, agent_class: str, opened: Collection[str]) -> None:
+    """Refuses another class without settings if `max_agent_classes` of them are open. Callers may choose their names."""
+    configured, limit = {DEFAULT_AGENT, *config.classes}, config.limits.max_agent_classes
+    if agent_class not in configured and sum(name not in configured for name in opened) >= limit:
+        raise CallerError(
+            f"agent class {agent_class!r} is not configured, and limits.max_agent_classes = {limit} such classes are open;"
+            f" add a table [{toml_key(('agents', agent_class))}] to the settings, or raise the limit"
+        )
 
 
 class _OpeningAttempt:
@@ -398,15 +411,19 @@ def tools_of(
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     wanted = config.tools if config.tools is not None else (() if is_configured else (ALL_GIVEN,))
     named = [name for name in wanted if ":" not in name and name != ALL_GIVEN]
+    at = dotted_key(("agents", config.agent_class, "tools"))
     for name in named:
         if name not in known:
             given_ones = ", ".join(known) or "none was"
             expected = f"expected `module:attribute`, `mcp:LABEL`, `agent:CLASS`, or a tool given by {given_by}: {given_ones}"
-            raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
+            raise ConfigError(CONFIGURATION, at, described_key(name), expected)
     if ALL_GIVEN in wanted:
         named = list(known)
-    modules = [name for name in wanted if is_module_name(name)]
-    chosen = [*load_tools(modules), *map(agent_tool, _agents_in(wanted)), *(known[name] for name in named)]
+    try:
+        loaded = (*load_tools(filter(is_module_name, wanted)), *map(agent_tool, _agents_in(wanted)))
+    except ToolError as error:
+        raise ConfigError(CONFIGURATION, at, "", str(error)) from error
+    chosen = [*loaded, *(known[name] for name in named)]
     if supervisor_of is not None:
         chosen = [each.bound(supervisor_of) if isinstance(each, AgentTool) else each for each in chosen]
     return kind(

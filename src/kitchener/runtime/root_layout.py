@@ -6,13 +6,14 @@ Readers take no lock and write nothing.
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote
 
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.config import DEFAULT_AGENT, INHERITED, HO2Config, HO3MemoryConfig, RuntimeConfig
-from kitchener.errors import UnknownSession
+from kitchener.errors import SigningError, UnknownSession
 from kitchener.ids import is_agent_class, path_part
 from kitchener.ledger import LedgerReader
 from kitchener.ledger.format.lines import IndexKeys
@@ -23,6 +24,7 @@ from kitchener.records.events import SEALED_FIELDS, index_keys
 from kitchener.runtime.loading import LoadedConfig, checked_root, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Keyring, Sealer
+from kitchener.signing import Signer, load_signer
 from kitchener.small_files import is_directory, is_there
 
 LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
@@ -38,8 +40,10 @@ def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | No
     return loaded_settings(config, root).config
 
 
-def loaded_settings(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> LoadedConfig:
+def loaded_settings(config: LoadedConfig | RuntimeConfig | str | Path | None, root: str | Path | None) -> LoadedConfig:
     """The complete settings that `open_runtime` would use, and their source: a file, the defaults or an object."""
+    if isinstance(config, LoadedConfig):
+        return config if root is None else replace(config, config=settings_of(config.config, root))
     if not isinstance(config, RuntimeConfig):
         return load_config(config, root=root)
     named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
@@ -57,6 +61,19 @@ def sealer_of(config: RuntimeConfig) -> Sealer | None:
     """Encrypts and decrypts content; None: content is stored in plain text, and nothing was ever sealed."""
     directory, seals = keyring_dir(config), config.ledger.seal
     return Sealer(Keyring(directory), SEALED_FIELDS, seals=seals) if seals or is_there(directory) else None
+
+
+def signer_of(loaded: LoadedConfig) -> Signer | None:
+    """Signs heads and projections; None: no key is set.
+
+    Raises:
+        SigningError: the key cannot be used; names the setting and its source
+    """
+    path = loaded.config.ledger.signing_key
+    try:
+        return load_signer(path) if path is not None else None
+    except SigningError as error:
+        raise SigningError(f"{loaded.source}: ledger.signing_key: {error}") from error
 
 
 def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:

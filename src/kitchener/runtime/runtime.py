@@ -25,7 +25,6 @@ from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
 from kitchener.clock import Clock, SystemClock, iso
 from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
-from kitchener.config.settings import toml_key
 from kitchener.errors import CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
@@ -45,9 +44,9 @@ from kitchener.runtime.admin.listener import AdminListener
 from kitchener.runtime.admin.operation import AdminRoot
 from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
-from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts, checked_tools
+from kitchener.runtime.agent import Agent, RuntimeArguments, RuntimeParts, check_room, checked_tools
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, named_source
+from kitchener.runtime.loading import LoadedConfig, check_config, check_is_configured, named_class, named_source
 from kitchener.runtime.memories import memory_of, open_memories
 from kitchener.runtime.own_loop import on_own_loop
 from kitchener.runtime.own_task import OwnTask
@@ -57,11 +56,10 @@ from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.runtime.queries.nested_approvals import OpenedClass, list_with_nested
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
 from kitchener.runtime.queries.spent_since import spent_since
-from kitchener.runtime.root_layout import agent_of, index_dir, loaded_settings, sealer_of, supervisors_ledgers
+from kitchener.runtime.root_layout import agent_of, index_dir, loaded_settings, sealer_of, signer_of, supervisors_ledgers
 from kitchener.runtime.root_wait import check_wait, wait_until_released
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
-from kitchener.signing import load_signer
 from kitchener.telemetry.port import Telemetry, chosen_telemetry
 
 _log = get_logger(__name__)
@@ -93,8 +91,16 @@ class Runtime:
         return self._agent(agent_class).supervisor
 
     def ledgers(self, agent_class: str = DEFAULT_AGENT) -> Ledgers:
-        """The ledgers of an agent class; open after the first call of its supervisor."""
-        return self._agent(agent_class).ledgers
+        """The ledgers of an agent class; open after the first call of its supervisor.
+
+        Raises:
+            CallerError: the class is not configured, and its supervisor was not asked for
+        """
+        check_is_text("agent_class", agent_class)
+        if (agent := self._agents.get(agent_class)) is None:
+            check_is_configured(self.config, agent_class)
+            raise CallerError(f"agent class {quoted(agent_class)} is not in use; `runtime.supervisor` opens its ledgers")
+        return agent.ledgers
 
     @property
     def admin_root(self) -> AdminRoot:
@@ -290,19 +296,12 @@ class Runtime:
                 raise CallerError(f"agent class {quoted(agent_class)}: expected {AGENT_CLASS_FORM}")
             if not is_on_record:
                 check_is_configured(self.config, agent_class)
-                self._check_room(agent_class)
-            agent = self._agents[agent_class] = Agent(agent_of(self.config, agent_class), self._shared, self.supervisor)
+                check_room(self.config, agent_class, self._agents)
+            with named_class(self._shared.source, agent_class):
+                agent = Agent(agent_of(self.config, agent_class), self._shared, self.supervisor)
+            self._agents[agent_class] = agent
             agent.open()
         return agent
-
-    def _check_room(self, agent_class: str) -> None:
-        """Refuses another class without settings if `max_agent_classes` of them are open. Callers may choose their names."""
-        configured, limit = {DEFAULT_AGENT, *self.config.classes}, self.config.limits.max_agent_classes
-        if agent_class not in configured and sum(name not in configured for name in self._agents) >= limit:
-            raise CallerError(
-                f"agent class {agent_class!r} is not configured, and limits.max_agent_classes = {limit} such classes are open;"
-                f" add a table [{toml_key(('agents', agent_class))}] to the settings, or raise the limit"
-            )
 
     async def _open_configured(self) -> None:
         await self._shared.servers.settle()
@@ -348,7 +347,7 @@ class Runtime:
 @on_own_loop(Runtime._abandon)
 @asynccontextmanager
 async def open_runtime(  # noqa: PLR0913  what a program may bring along; all but the settings by keyword
-    config: RuntimeConfig | str | Path | None = None,
+    config: RuntimeConfig | LoadedConfig | str | Path | None = None,
     *,
     root: str | Path | None = None,
     tools: Sequence[Callable[..., object]] = (),
@@ -364,8 +363,8 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     """Starts a Kitchener and closes it when the block ends.
 
     Args:
-        config: path of a settings file, or a `RuntimeConfig`; None: `./kitchener.toml` as for the commands, or if it does not
-            exist the offline model and ledgers under `./.kitchener`. `RuntimeConfig()` reads no file
+        config: path of a settings file, what `load_config` returned, or a `RuntimeConfig`, which reads no file; None:
+            `./kitchener.toml` as for the commands, or if it does not exist the offline model and ledgers under `./.kitchener`
         root: overrides `plane_root`
         tools: functions marked with `@tool`; each agent class's setting `tools` says which of them it may use
         providers: further providers by id, besides those in the configuration
@@ -440,8 +439,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
             gateway = _gateway_of(config, {**known, **injected.providers}, telemetry)
             await anyio.to_thread.run_sync(check_place, config)
-            sealer, key = sealer_of(config), config.ledger.signing_key
-            signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
+            sealer, signer = sealer_of(config), await anyio.to_thread.run_sync(signer_of, loaded)
             async with (
                 open_memories(config, clock=injected.clock, sealer=sealer) as memories,
                 open_embeddings(config, given=injected.embeddings) as vectors,
@@ -457,6 +455,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
                 servers = await open_servers(config.mcp, tasks)
                 shared = RuntimeParts(
                     config=config,
+                    source=loaded.source,
                     injected=injected,
                     gateway=gateway,
                     models=models,

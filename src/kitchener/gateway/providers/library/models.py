@@ -269,7 +269,8 @@ def _vendor(
         vendor = vendor_class(**{name: value for name, value in given.items() if name in accepted})
     except (UserError, ValueError, TypeError) as error:
         redaction = Redaction(wanted["api_key"])
-        expected = f"the vendor's library asks for more: {cut_to(redaction.text(str(error)), 300)}"
+        told = cut_to(redaction.text(str(error)), 300)
+        expected = f"set it to a reference, such as `env:NAME`, or set what the vendor's library asks for: {told}"
         raise ConfigError(CONFIGURATION, dotted_key((*at, "api_key")), "", expected) from hide(error, redaction)
     if config.base_url is not None and _host(str(vendor.base_url)) != _host(config.base_url):
         raise ConfigError(CONFIGURATION, dotted_key((*at, "base_url")), "", _NOT_TAKEN["base_url"].format(config.model))
