@@ -139,7 +139,7 @@ def test_wrong_usage_and_what_is_not_on_record(other: Cli) -> None:
     assert is_one_line(other("gateway", "what-if", "--with-config", "other.toml", "--session", "one"), 2)
     nobody = other("gateway", "what-if", "--with-config", "other.toml", "--agent", "RESIDENT:nobody")
     assert is_one_line(nobody, 1)
-    assert "no model call of agent class RESIDENT:nobody is on record" in nobody.err
+    assert "--agent 'RESIDENT:nobody' is neither configured nor on record" in nobody.err
 
 
 def test_a_damaged_ledger_exits_with_6(other: Cli, tmp_path: Path) -> None:

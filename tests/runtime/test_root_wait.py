@@ -46,6 +46,11 @@ async def test_a_runtime_waits_until_the_one_before_it_has_finished_its_turns(tm
     assert heard.lines == ["waiting for another process to release the ledgers"]
 
 
+def test_the_error_about_another_process_says_how_to_wait_for_it() -> None:
+    """Regression: it only said to stop the process."""
+    assert "let `open_runtime(lock_wait_s=…)` wait for it" in str(LedgerLocked("a.jsonl", "process 7"))
+
+
 async def test_after_the_wait_the_error_names_who_has_the_root(tmp_path: Path) -> None:
     async with open_runtime(root=tmp_path):
         with anyio.fail_after(20), pytest.raises(LedgerLocked, match="is in use by"):

@@ -17,11 +17,12 @@ from cyclopts.validators import Number
 
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
 from kitchener.config.settings import MAX_COUNT
-from kitchener.errors import CallerError, ConfigError
+from kitchener.errors import CallerError, ConfigError, NotOnRecord
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.inspection.ledger_files import LAST, LedgerPaths
 from kitchener.plain_names import quoted, shown_path
 from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
+from kitchener.runtime.root_layout import agent_classes
 from kitchener.small_files import is_directory, is_there
 
 
@@ -107,6 +108,7 @@ class Options:
 
         Raises:
             ConfigError: as `load`, or `--root` names a directory that does not exist
+            NotOnRecord: the agent class is neither configured nor on record
         """
         loaded = self.load()
         if self.root is not None and not is_directory(Path(loaded.config.plane_root)):
@@ -114,6 +116,11 @@ class Options:
                 "there is no such directory; name the one with the ledgers, or leave it out for the settings' `plane_root`"
             )
             raise ConfigError("--root", "", repr(str(self.root)), expected)
+        if self.named_agent is not None:
+            known = sorted({*agent_classes(loaded.config), *(() if loaded.config.classes else (DEFAULT_AGENT,))})
+            if self.named_agent not in known:
+                told = f"--agent {quoted(self.named_agent)} is neither configured nor on record"
+                raise NotOnRecord(f"{told}; there {'is' if len(known) == 1 else 'are'}: {', '.join(known)}")
         return loaded
 
     def _check_root(self, root: Path) -> None:

@@ -48,7 +48,8 @@ class LedgerLocked(LedgerError):
 
     def __init__(self, path: str, holder: str) -> None:
         self.path, self.holder = path, holder
-        remedy = "close the runtime that has it" if holder == THIS_PROCESS else "stop it"
+        waiting = "stop it, let `open_runtime(lock_wait_s=…)` wait for it"
+        remedy = "close the runtime that has it" if holder == THIS_PROCESS else waiting
         super().__init__(f"{path} is in use by {holder}; one runtime writes a ledger at a time: {remedy}, or use another root")
 
 

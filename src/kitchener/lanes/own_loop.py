@@ -21,7 +21,7 @@ class OwnLoop:
 
     def __init__(self) -> None:
         self._thread_id = get_ident()
-        self._loop, self._running_loop = _asyncio_loop()
+        self._loop, self._running_loop = asyncio_loop()
 
     def check(self) -> None:
         """Raises CallerError on any other event loop, and in any other thread.
@@ -42,7 +42,7 @@ class OwnLoop:
             )
 
 
-def _asyncio_loop() -> tuple[object, Callable[[], object]]:
+def asyncio_loop() -> tuple[object, Callable[[], object]]:
     """The running event loop of asyncio, and a function that returns the one that runs later.
 
     Both give None where no event loop runs, and on trio, which has one event loop in a thread at a time.

@@ -4,8 +4,8 @@
 `docs/ledger.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -407,3 +407,23 @@ class LedgerClient(LedgerReads):
             if not is_failing:
                 raise failure
             _log.error("ledger closed with entries that could not be written", path=str(self.path), problem=failure.problem)
+
+
+def abandon_ledgers(opened: Iterable[LedgerClient]) -> None:
+    """Writes what was not committed yet and closes ledgers whose event loop has been closed: no task of theirs can run. Blocks.
+
+    Args:
+        opened: the ledgers, in the order in which they become durable; some may be named twice, or be closed already
+
+    Raises:
+        LedgerWriteError: the last entries could not be written; the ledgers are closed all the same
+    """
+    ledgers = [each for each in dict.fromkeys(opened) if not (each._is_closed or each.storage.journal.is_forked)]
+    with ExitStack() as closing:
+        for ledger in ledgers:
+            ledger._is_closed = ledger._stopped = True
+            for group in ledger._groups:
+                group.stop()
+            closing.callback(ledger.storage.close)
+        for ledger in ledgers:
+            ledger.storage.flush(ledger.pending[:], sync=ledger.config.durability == "fsync")

@@ -91,6 +91,11 @@ class Ledgers:
         """How long the commit rounds of these ledgers took so far."""
         return self._group.rounds.statistics()
 
+    @property
+    def members(self) -> tuple[LedgerClient, ...]:
+        """The ledgers in the order in which they become durable."""
+        return self._members
+
     def positions(self) -> dict[str, int]:
         """The number of the last entry of each ledger, by ledger id."""
         return {member.ledger_id: member.position for member in self._members}

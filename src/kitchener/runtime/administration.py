@@ -19,16 +19,17 @@ from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.content_check import remove_orphans
 from kitchener.runtime.erasure import ErasureReport, erase_subject
+from kitchener.runtime.loading import LoadedConfig
 from kitchener.runtime.memories import memory_config
 from kitchener.runtime.portable.conversations import ConversationsImport, import_conversations
 from kitchener.runtime.portable.importer import SessionImport, import_session
-from kitchener.runtime.root_layout import INDEX_KEYS, agent_of, index_dir, ledger_paths, sealer_of
+from kitchener.runtime.root_layout import INDEX_KEYS, agent_of, index_dir, ledger_paths, loaded_settings, sealer_of
 from kitchener.runtime.runtime import open_runtime
 
 R = TypeVar("R")
 
 
-async def administer(config: RuntimeConfig, operation: Operation[R]) -> R:
+async def administer(config: RuntimeConfig | LoadedConfig, operation: Operation[R]) -> R:
     """Runs an operation in the process that has the root open, else in this one, and returns its result.
 
     Args:
@@ -42,28 +43,29 @@ async def administer(config: RuntimeConfig, operation: Operation[R]) -> R:
         LedgerLocked: a process has the ledgers open and does not listen
         KitchenerError: the operation failed in this process
     """
+    loaded = loaded_settings(config, None)
     try:
-        return await ask(config, operation)
+        return await ask(loaded.config, operation)
     except NobodyListens:
-        return await operation.run(FreeRoot(config))
+        return await operation.run(FreeRoot(loaded))
 
 
 class FreeRoot:
     """Implements `AdminRoot` for a root that no process has open: each call locks what it needs.
 
     Args:
-        config: the whole configuration, with absolute paths
+        loaded: the whole configuration, with absolute paths
     """
 
-    def __init__(self, config: RuntimeConfig) -> None:
-        self._config = config
+    def __init__(self, loaded: LoadedConfig) -> None:
+        self._loaded, self._config = loaded, loaded.config
         self.clock: Clock = SystemClock()
-        self.directory = Path(config.plane_root)
+        self.directory = Path(loaded.config.plane_root)
 
     @asynccontextmanager
     async def open_supervisor(self, agent_class: str) -> AsyncIterator[HO2Supervisor]:
         """The supervisor of a runtime that is opened for the block."""
-        async with open_runtime(self._config, admin_socket=False) as runtime:
+        async with open_runtime(self._loaded, admin_socket=False) as runtime:
             yield runtime.supervisor(agent_class)
 
     @asynccontextmanager

@@ -16,6 +16,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from kitchener.actors.attention.templates import SETTING
 from kitchener.config import INHERITED, ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.config.settings import (
     MAX_SETTINGS_BYTES,
@@ -37,8 +38,9 @@ from kitchener.config.shown import (
     read_reference,
     shown_reference,
 )
-from kitchener.errors import CallerError, ConfigError
+from kitchener.errors import CallerError, ConfigError, PromptError
 from kitchener.errors.root import CONFIGURATION
+from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.factory import MAX_KEY_BYTES
 from kitchener.gateway.providers.library.vendors import check_vendors
 from kitchener.gateway.routing import check_router
@@ -183,6 +185,8 @@ def check_config(
         return
     for provider_id, provider in config.router.providers.items():
         if provider_id not in given:
+            with named_source(source):
+                read_authorities(provider_id, provider)
             for at, reference in _references(provider):
                 _check_key(reference, source, dotted_key(("router", "providers", provider_id, *at)), environ)
 
@@ -202,6 +206,27 @@ def named_source(source: str) -> Iterator[None]:
         if error.source != CONFIGURATION:
             raise
         raise ConfigError(source, error.key, error.value, error.expected) from error.__cause__
+
+
+@contextmanager
+def named_class(source: str, agent_class: str) -> Iterator[None]:
+    """Makes an error about the settings of an agent class, or about files that they lead to, name their source and the class.
+
+    Args:
+        source: the source of the settings
+        agent_class: the agent class that is built
+    """
+    at = dotted_key(("agents", agent_class))
+    try:
+        with named_source(source):
+            yield
+    except PromptError as error:
+        raise PromptError(f"{source}: {at}: {error}") from error
+    except ConfigError as error:
+        if error.source != SETTING:
+            raise
+        key = f"{at}.{error.source}.{error.key}" if error.key else f"{at}.{error.source}"
+        raise ConfigError(source, key, error.value, error.expected) from error
 
 
 def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:

@@ -6,13 +6,14 @@ Readers take no lock and write nothing.
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote
 
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.config import DEFAULT_AGENT, INHERITED, HO2Config, HO3MemoryConfig, RuntimeConfig
-from kitchener.errors import UnknownSession
+from kitchener.errors import SigningError, UnknownSession
 from kitchener.ids import is_agent_class, path_part
 from kitchener.ledger import LedgerReader
 from kitchener.ledger.format.lines import IndexKeys
@@ -21,9 +22,10 @@ from kitchener.memory.reader import OVERLAYS_FILE, SIGNALS_FILE, memory_dir
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.records.index_keys import index_keys
-from kitchener.runtime.loading import checked_root, load_config
+from kitchener.runtime.loading import LoadedConfig, checked_root, load_config
 from kitchener.runtime.memories import memory_config
 from kitchener.sealing import Keyring, Sealer
+from kitchener.signing import Signer, load_signer
 from kitchener.small_files import is_directory, is_there
 
 LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
@@ -36,11 +38,19 @@ _ANY_IDS: Final[Mapping[LedgerName, str]] = {}
 
 def settings_of(config: RuntimeConfig | str | Path | None, root: str | Path | None) -> RuntimeConfig:
     """The complete settings that `open_runtime` would use."""
+    return loaded_settings(config, root).config
+
+
+def loaded_settings(config: LoadedConfig | RuntimeConfig | str | Path | None, root: str | Path | None) -> LoadedConfig:
+    """The complete settings that `open_runtime` would use, and their source: a file, the defaults or an object."""
+    if isinstance(config, LoadedConfig):
+        return config if root is None else replace(config, config=settings_of(config.config, root))
     if not isinstance(config, RuntimeConfig):
-        return load_config(config, root=root).config
+        return load_config(config, root=root)
     named = {name: agent.model_copy(update={"agent_class": name}) for name, agent in config.agents.items()}
     where = checked_root(root if root is not None else config.plane_root).absolute()
-    return config.model_copy(update={"plane_root": str(where), "agents": named})
+    whole = config.model_copy(update={"plane_root": str(where), "agents": named})
+    return LoadedConfig(whole, "RuntimeConfig", Path.cwd())
 
 
 def keyring_dir(config: RuntimeConfig) -> Path:
@@ -52,6 +62,19 @@ def sealer_of(config: RuntimeConfig) -> Sealer | None:
     """Encrypts and decrypts content; None: content is stored in plain text, and nothing was ever sealed."""
     directory, seals = keyring_dir(config), config.ledger.seal
     return Sealer(Keyring(directory), SEALED_FIELDS, seals=seals) if seals or is_there(directory) else None
+
+
+def signer_of(loaded: LoadedConfig) -> Signer | None:
+    """Signs heads and projections; None: no key is set.
+
+    Raises:
+        SigningError: the key cannot be used; names the setting and its source
+    """
+    path = loaded.config.ledger.signing_key
+    try:
+        return load_signer(path) if path is not None else None
+    except SigningError as error:
+        raise SigningError(f"{loaded.source}: ledger.signing_key: {error}") from error
 
 
 def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:

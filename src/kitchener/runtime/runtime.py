@@ -45,8 +45,9 @@ from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.agents.open_agents import OpenAgents
 from kitchener.runtime.agents.shared_parts import RuntimeArguments, RuntimeParts, checked_tools
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.loading import LoadedConfig, check_config, load_config, named_source
+from kitchener.runtime.loading import LoadedConfig, check_config, named_source
 from kitchener.runtime.memories import memory_of, open_memories
+from kitchener.runtime.other_loop import on_own_loop
 from kitchener.runtime.own_task import OwnTask
 from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
@@ -54,11 +55,10 @@ from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.runtime.queries.nested_approvals import list_with_nested
 from kitchener.runtime.queries.session_list import SessionInfo, list_sessions
 from kitchener.runtime.queries.spent_since import spent_since
-from kitchener.runtime.root_layout import index_dir, sealer_of, settings_of, supervisors_ledgers
+from kitchener.runtime.root_layout import index_dir, loaded_settings, sealer_of, signer_of, supervisors_ledgers
 from kitchener.runtime.root_wait import check_wait, wait_until_released
 from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.tools.connected_servers import open_servers
-from kitchener.signing import load_signer
 from kitchener.telemetry.port import Telemetry, chosen_telemetry
 
 _log = get_logger(__name__)
@@ -76,6 +76,7 @@ class Runtime:
         """Reports turns to OpenTelemetry; None: telemetry is off."""
         self._shared, self._agents = shared, OpenAgents(shared)
         self._erasing = anyio.Lock()
+        self._listener: AdminListener | None = None
 
     def supervisor(self, agent_class: str = DEFAULT_AGENT) -> HO2Supervisor:
         """The supervisor of an agent class; every call returns the same object.
@@ -88,8 +89,12 @@ class Runtime:
         return self._agents.supervisor(agent_class)
 
     def ledgers(self, agent_class: str = DEFAULT_AGENT) -> Ledgers:
-        """The ledgers of an agent class; open after the first call of its supervisor."""
-        return self._agents.agent(agent_class).ledgers
+        """The ledgers of an agent class; open after the first call of its supervisor.
+
+        Raises:
+            CallerError: the class is not configured, or its supervisor was not asked for
+        """
+        return self._agents.ledgers(agent_class)
 
     @property
     def admin_root(self) -> AdminRoot:
@@ -271,16 +276,27 @@ class Runtime:
             "mcp_servers": self._shared.servers.statistics(),
         }
 
-    async def _listen(self) -> AdminListener:
+    async def _listen(self) -> None:
         """Starts to listen for commands about this root."""
-        listener = AdminListener(self.admin_root, self.config.admin, grace_s=self.config.limits.shutdown_grace_s)
-        await self._shared.tasks.start(listener.run)
-        return listener
+        self._listener = AdminListener(self.admin_root, self.config.admin, grace_s=self.config.limits.shutdown_grace_s)
+        await self._shared.tasks.start(self._listener.run)
+
+    def _abandon(self) -> None:
+        """Makes what was written durable and releases the root, without the event loop, which has been closed. Blocks."""
+        if self._listener is not None:
+            self._listener.abandon()
+        self._agents.abandon()
+
+    async def _close(self) -> None:
+        if self._listener is not None:
+            await self._listener.close()
+        await self._agents.close()
 
 
+@on_own_loop(Runtime._abandon)
 @asynccontextmanager
 async def open_runtime(  # noqa: PLR0913  what a program may bring along; all but the settings by keyword
-    config: RuntimeConfig | str | Path | None = None,
+    config: RuntimeConfig | LoadedConfig | str | Path | None = None,
     *,
     root: str | Path | None = None,
     tools: Sequence[Callable[..., object]] = (),
@@ -296,8 +312,8 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     """Starts a Kitchener and closes it when the block ends.
 
     Args:
-        config: path of a settings file, or a `RuntimeConfig`; None: `./kitchener.toml` as for the commands, or if it does not
-            exist the offline model and ledgers under `./.kitchener`. `RuntimeConfig()` reads no file
+        config: path of a settings file, what `load_config` returned, or a `RuntimeConfig`, which reads no file; None:
+            `./kitchener.toml` as for the commands, or if it does not exist the offline model and ledgers under `./.kitchener`
         root: overrides `plane_root`
         tools: functions marked with `@tool`; each agent class's setting `tools` says which of them it may use
         providers: further providers by id, besides those in the configuration
@@ -317,15 +333,15 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         LedgerError: a ledger is damaged, locked, or cannot be at its path
         SigningError: the configured signing key cannot be used
         ActorStopped: at the end of the block, if an actor failed too often; its last failure is the cause
-        CallerError: the block has ended in another task than it began in, and that one still runs
+        CallerError: the block has ended in another task than it began in, and that one still runs; or on another event loop
     """
     known, time = {} if providers is None else providers, SystemClock() if clock is None else clock
     injected = RuntimeArguments(checked_tools(tools), known, degraded_call, time, ids, admin_socket, embeddings, telemetry)
     check_wait(lock_wait_s)
-    loaded = _load(config, root, injected.providers)
+    loaded = loaded_settings(config, root)
+    check_config(loaded.config, source=loaded.source, given=tuple(injected.providers))
     if lock_wait_s:
         await wait_until_released(loaded.config, lock_wait_s)
-    listener: AdminListener | None = None
     body_error: Exception | None = None
     own_task = OwnTask()
     try:
@@ -336,12 +352,12 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
                 await runtime._agents.open_configured()
                 await runtime._finish_erasures()
                 if loaded.config.admin.socket if admin_socket is None else admin_socket:
-                    listener = await runtime._listen()
+                    await runtime._listen()
                 yield runtime
             except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it
                 body_error = error
             finally:
-                await _shut_down(runtime, listener, loaded.config.limits)
+                await _shut_down(runtime, loaded.config.limits)
     except (BaseExceptionGroup, RuntimeError) as error:
         if (only := await own_task.explained(error, body_error)) is not None:
             raise only from only.__cause__
@@ -349,13 +365,11 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         raise body_error
 
 
-async def _shut_down(runtime: Runtime, listener: AdminListener | None, limits: LimitsConfig) -> None:
-    """Closes the listener and the runtime within the grace periods, and ends the task that holds the runtime in any case."""
+async def _shut_down(runtime: Runtime, limits: LimitsConfig) -> None:
+    """Closes the runtime within the grace periods, and ends the task that holds the runtime in any case."""
     try:
         with anyio.move_on_after(2 * (limits.shutdown_grace_s + limits.abort_grace_s), shield=True):
-            if listener is not None:
-                await listener.close()
-            await runtime._agents.close()
+            await runtime._close()
     finally:
         runtime._shared.scope.cancel()
 
@@ -374,8 +388,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
         async with build_providers(config.router, given=tuple(injected.providers)) as known:
             gateway = _gateway_of(config, {**known, **injected.providers}, telemetry)
             await anyio.to_thread.run_sync(check_place, config)
-            sealer, key = sealer_of(config), config.ledger.signing_key
-            signer = await anyio.to_thread.run_sync(load_signer, key) if key is not None else None
+            sealer, signer = sealer_of(config), await anyio.to_thread.run_sync(signer_of, loaded)
             async with (
                 open_memories(config, clock=injected.clock, sealer=sealer) as memories,
                 open_embeddings(config, given=injected.embeddings) as vectors,
@@ -391,6 +404,7 @@ async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status
                 servers = await open_servers(config.mcp, tasks)
                 shared = RuntimeParts(
                     config=config,
+                    source=loaded.source,
                     injected=injected,
                     gateway=gateway,
                     models=models,
@@ -418,16 +432,6 @@ def _gateway_of(config: RuntimeConfig, providers: Mapping[str, Provider], teleme
     if telemetry is None:
         return LLMGateway(config.router, providers, limits=config.limits)
     return telemetry.gateway(config.router, providers, config.limits)
-
-
-def _load(config: RuntimeConfig | str | Path | None, root: str | Path | None, given: Mapping[str, Provider]) -> LoadedConfig:
-    """The complete and checked settings, from a file or an object."""
-    if isinstance(config, RuntimeConfig):
-        loaded = LoadedConfig(settings_of(config, root), "RuntimeConfig", Path.cwd())
-    else:
-        loaded = load_config(config, root=root)
-    check_config(loaded.config, source=loaded.source, given=tuple(given))
-    return loaded
 
 
 def tune_gc() -> None:

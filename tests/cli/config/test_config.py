@@ -172,6 +172,7 @@ def test_init_writes_a_working_file_for_a_real_model(
         (["--model", "m"], "--provider"),
         (["--provider", "openai"], "--model"),
         (["--provider", "opnai", "--model", "m"], "openai, anthropic, google, ollama; did you mean openai?"),
+        (["--provider", "nosuch"], '--provider = "nosuch": must begin with http:// or https://'),
         (["--provider", "http://me:secret@host/v1", "--model", "m"], "user or password"),
         (["--provider", "openai", "--model", 'a"\nb'], "printable"),
         (["--provider", "openai", "--model", "x" * 101], "1 to 100"),
@@ -609,6 +610,46 @@ def test_prompts_with_which_no_turn_could_begin_are_found(cli: Cli, tmp_path: Pa
     found = {each["what"]: each for each in cli("doctor", "--json").json["findings"]}["references"]
     assert found["state"] == "fail"
     assert told in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ('[router.providers.a]\nbase_url = "https://a.example/v1"\nca_file = "no.pem"', "router.providers.a.ca_file = "),
+        ('[router.providers.a]\nkind = "model"\nmodel = "anthropic:claude-opus-5"', "router.providers.a.api_key: set it to a"),
+        ('[agents.ADMIN]\ntools = ["no_such:thing"]', "agents.ADMIN.tools: tool 'no_such:thing': module"),
+        ('[agents.ADMIN]\ntools = ["read_file"]', "agents.ADMIN.tools = read_file: expected `module:attribute`"),
+        ('[agents.ADMIN]\nprompt_dir = "/no/such"', "agents.ADMIN: prompt_dir = '/no/such': expected a directory"),
+        ('[agents.ADMIN]\nattention_templates = "/no/such"', "agents.ADMIN.attention_templates = '/no/such': expected a"),
+        ('[ledger]\nsigning_key = "no.pem"', "ledger.signing_key: "),
+    ],
+)
+def test_a_command_that_runs_an_agent_names_the_file_and_the_setting(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, told: str
+) -> None:
+    """Regression: it named `RuntimeConfig` or nothing in place of the file."""
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    (tmp_path / "mine.toml").write_text(f"{lines}\n", encoding="utf-8")
+    (tmp_path / "in.jsonl").write_text('{"conversation": "a", "message": "hello"}\n', encoding="utf-8")
+    for command in (["chat"], ["run", "in.jsonl"]):
+        outcome = cli(*command, "--config", "mine.toml", stdin=b"hello\n")
+        assert outcome.code == 2
+        assert outcome.err.startswith(f"kitchener: mine.toml: {told}"), outcome.err
+        assert outcome.err.count("\n") == 1
+
+
+def test_an_agent_class_that_no_settings_and_no_ledger_know_is_told(cli: Cli, tmp_path: Path) -> None:
+    """Regression: `no sessions of sales` and exit code 0, as for a class without sessions."""
+    (tmp_path / "kitchener.toml").write_text("[agents.shop]\n[agents.desk]\n", encoding="utf-8")
+    assert cli("chat", "--agent", "shop", stdin=b"hello\n").code == 0
+    assert cli("session", "list", "--agent", "desk").out == "no sessions of desk\n"
+    for command in (["session", "list"], ["approval", "list"], ["session", "show", "last"], ["gateway", "cost"]):
+        outcome = cli(*command, "--agent", "sales")
+        told = "kitchener: --agent 'sales' is neither configured nor on record; there are: desk, shop\n"
+        assert (outcome.code, outcome.out, outcome.err) == (1, "", told)
+    (tmp_path / "kitchener.toml").write_text("", encoding="utf-8")
+    assert cli("session", "list", "--agent", "shop").out.startswith("session id"), "it is on record"
+    assert cli("session", "list", "--agent", "ADMIN").code == 0, "ADMIN needs no table"
 
 
 def test_a_signing_key_that_no_runtime_would_take_is_found(cli: Cli, tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def test_the_list_says_what_became_of_each_intent(cli: Cli, session: str) -> Non
     assert f"{first['intent_id']}  superseded" in row
     other = talk(cli, "hello")
     assert {each["session_id"] for each in cli("intent", "list", "--json").json} == {session, other}
-    assert cli("intent", "list", "--agent", "RESIDENT:bo").out == "no intents of RESIDENT:bo\n"
+    unknown = cli("intent", "list", "--agent", "RESIDENT:bo")
+    told = "kitchener: --agent 'RESIDENT:bo' is neither configured nor on record; there is: ADMIN\n"
+    assert (unknown.code, unknown.err) == (1, told)
     assert cli("intent", "list", "--session", "SES-00000000").code == 1
 
 

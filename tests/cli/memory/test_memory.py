@@ -197,13 +197,15 @@ class TestExplain:
 
     @pytest.mark.parametrize("command", [["explain"], ["deactivate", "--reason", "x"]])
     def test_an_unknown_artifact_is_said(self, taught: Cli, command: list[str]) -> None:
+        Path("desk.toml").write_text("[agents.desk]\n", encoding="utf-8")
         unknown = taught("memory", command[0], "ART-000000000000", *command[1:])
         assert is_one_line(unknown, 1)
         assert "artifact 'ART-000000000000' is not known in 'ADMIN'; `kitchener memory biases` lists" in unknown.err
         artifact = learned(taught)["intent:question"]["artifact_id"]
         for more, words in (
             (["--subject", "eve"], "was not learned about 'eve', but about 'ada', 'bo'"),
-            (["--agent", "RESIDENT:other"], "was not learned by agent class 'RESIDENT:other'; use --agent ADMIN"),
+            (["--config", "desk.toml", "--agent", "desk"], "was not learned by agent class 'desk'; use --agent ADMIN"),
+            (["--agent", "RESIDENT:other"], "is neither configured nor on record; there are: ADMIN, RESIDENT:solo"),
         ):
             outcome = taught("memory", command[0], artifact, *command[1:], *more)
             assert is_one_line(outcome, 1)

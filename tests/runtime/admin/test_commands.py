@@ -170,6 +170,22 @@ async def test_impossible_entries_of_an_active_session_are_voided(tmp_path: Path
         assert portrait(await runtime.supervisor().session(session_id)) == before
 
 
+async def test_a_voided_entry_of_another_program_is_shown_to_the_running_sessions_of_its_subject(tmp_path: Path) -> None:
+    """The entry is about an intent that they share. Regression: they saw it void only after a restart."""
+    root, other = tmp_path / "plane", "SES-0000000d"
+    fields = {"session_id": other, "subject_id": ADA, "scope": "PROJECT", "intent_id": "INT-9", "outcome": "done"}
+    async with listening(root) as runtime:
+        session_id = (await runtime.supervisor().handle_turn("hello", subject_id=ADA)).session_id
+        await runtime.ledgers().ho2m.write(LedgerEntry(events.INTENT_CLOSED, "INT-9", fields))
+    async with listening(root, invalid_lifecycle_policy="block") as runtime:
+        supervisor = runtime.supervisor()
+        blocked = await supervisor.handle_turn("still there?", session_id=session_id)
+        assert blocked.error is not None
+        done = await command(tmp_path, "session", "repair", other, "--all", "--reason", "by mistake", "--root", root)
+        assert (done.code, done.err) == (0, "")
+        assert (await supervisor.handle_turn("and now?", session_id=session_id)).error is None
+
+
 async def test_what_was_learned_is_withdrawn_and_imported_while_turns_read_it(tmp_path: Path) -> None:
     root = tmp_path / "plane"
     line = {

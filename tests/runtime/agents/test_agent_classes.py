@@ -37,6 +37,31 @@ async def test_a_misspelt_class_is_an_error_that_names_the_closest(tmp_path: Pat
         assert (await runtime.supervisor(closest).handle_turn("hello")).response == "echo: hello"
 
 
+async def test_asking_for_ledgers_opens_no_class(tmp_path: Path) -> None:
+    """Regression: `ledgers` made an unknown class known, with ledgers of its own."""
+    async with open_scripted(tmp_path, has_classes=False) as runtime:
+        with pytest.raises(CallerError, match=r"^agent class 'OTHER' is not in use; `runtime.supervisor` opens its ledgers$"):
+            runtime.ledgers("OTHER")
+        assert not (tmp_path / "HO2" / "OTHER").exists()
+        await runtime.supervisor("OTHER").handle_turn("hello")
+        assert runtime.ledgers("OTHER").ho2m.position > 0
+    async with open_scripted(tmp_path / "configured", agents={"support": {}}) as runtime:
+        with pytest.raises(CallerError, match="the closest one is 'support'"):
+            runtime.ledgers("suport")
+
+
+async def test_what_load_config_returns_can_be_opened(tmp_path: Path) -> None:
+    """Its errors name the file, as if its path was given."""
+    path = tmp_path / "mine.toml"
+    path.write_text('[agents.ADMIN]\ntools = ["no_such:thing"]\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mine\.toml: agents\.ADMIN\.tools: tool 'no_such:thing'"):
+        async with open_runtime(load_config(path)):
+            raise AssertionError
+    path.write_text("", encoding="utf-8")
+    async with open_runtime(load_config(path), root=tmp_path / "elsewhere") as runtime:
+        assert runtime.root == tmp_path / "elsewhere"
+
+
 async def test_default_is_no_class(tmp_path: Path) -> None:
     async with open_scripted(tmp_path, has_classes=False) as runtime:
         with pytest.raises(CallerError, match="which all classes inherit"):

@@ -11,6 +11,7 @@ from kitchener.actors.admission.admission import Admission
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.ledger import LedgerEntry
+from kitchener.records.events import is_of_shared_intent
 
 
 class OutsideEntries:
@@ -38,6 +39,15 @@ class OutsideEntries:
             await session.commit()
         if self._authority is not None:
             self._authority.subject_turns.forget(session.subject_id)
+
+    def wrote(self, entries: Sequence[LedgerEntry]) -> None:
+        """Has the sessions of a subject read entries about shared intents that were just written directly to HO2m."""
+        if self._authority is None:
+            return
+        for each in entries:
+            subject_id = each.payload.get("subject_id")
+            if isinstance(subject_id, str) and is_of_shared_intent(each.entry_type, each.payload):
+                self._authority.shared.wrote(subject_id)
 
     @contextmanager
     def importing(self, subject_id: str) -> Iterator[None]:

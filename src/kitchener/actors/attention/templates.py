@@ -22,6 +22,8 @@ from kitchener.plain_names import shown_path
 from kitchener.small_files import is_directory, read_regular
 
 MANIFEST: Final = "manifest.json"
+SETTING: Final = "attention_templates"
+"""The setting of an agent class that names a directory of templates, as the source of errors about the directory."""
 _MAX_BYTES: Final = 65_536
 """Largest template file, bytes. The shipped templates have about 200 bytes."""
 
@@ -73,7 +75,7 @@ def load_templates(directory: str | None = None) -> tuple[AttentionTemplate, ...
         folder = Path(directory)
         if not is_directory(folder):
             shown = repr(shown_path(directory))
-            raise ConfigError("attention_templates", "", shown, "expected a directory of ATT-*.json files")
+            raise ConfigError(SETTING, "", shown, "expected a directory of ATT-*.json files")
         found |= _read_folder(folder)
     return tuple(found[key] for key in sorted(found))
 
@@ -131,7 +133,7 @@ def resolve_template(templates: Sequence[AttentionTemplate], agent_class: str) -
         for template in templates:
             if wanted in template.applies_to.agent_class:
                 return template
-    raise ConfigError("attention_templates", "applies_to", agent_class, "no template serves this agent class")
+    raise ConfigError(SETTING, "applies_to", agent_class, "no template serves this agent class")
 
 
 def _read(path: Traversable) -> bytes:

@@ -194,7 +194,7 @@ def _answer(options: Options, approval: str, given: Mapping[str, Any], by: str |
         operation = AnswerApproval(
             agent_class=agent_class, approval_id=approval, answered_by=account_name() if by is None else by, **given
         )
-        return _told(await administer(loaded.config, operation), is_json=is_json)
+        return _told(await administer(loaded, operation), is_json=is_json)
 
     return run_to_end(work)
 

@@ -89,7 +89,7 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
     loaded = options.load_checked()
     paths = LedgerPaths(loaded.config)
     agent_class = options.agent if session_id is None else await paths.class_of(session_id, options.first_agent)
-    async with open_runtime(loaded.config, admin_socket=listens(loaded.config)) as runtime:
+    async with open_runtime(loaded, admin_socket=listens(loaded.config)) as runtime:
         tune_gc()
         talk = _ChatLoop(
             supervisor=runtime.supervisor(agent_class),

@@ -16,7 +16,7 @@ from kitchener.cli.exits import OK
 from kitchener.cli.terminal.output import print_text
 from kitchener.cli.terminal.written_files import write_output
 from kitchener.config import ApprovalConfig, HO2Config, RouterConfig, RuntimeConfig, Settings
-from kitchener.config.shown import address_problem
+from kitchener.config.shown import address_problem, described
 from kitchener.errors import ConfigError
 from kitchener.plain_names import quoted
 from kitchener.runtime.loading import DEFAULT_FILE
@@ -132,10 +132,10 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
     if provider not in _NAMED and (problem := address_problem(provider)) is not None:
         closest = difflib.get_close_matches(provider[:_MAX_MODEL_CHARS].casefold(), _NAMED, n=1)
         meant = f"; did you mean {closest[0]}?" if closest else ""
-        raise ConfigError("--provider", "", "", f"{problem}; or it is one of: {', '.join(_NAMED)}{meant}")
+        raise ConfigError("--provider", "", described(provider), f"{problem}; or it is one of: {', '.join(_NAMED)}{meant}")
     if model is None or not 1 <= len(model) <= _MAX_MODEL_CHARS or not model.isprintable():
         expected = f"name the model with --model, in 1 to {_MAX_MODEL_CHARS} printable characters"
-        raise ConfigError("--provider", "", provider if provider in _NAMED else "", expected)
+        raise ConfigError("--provider", "", described(provider), expected)
     if provider == "openai":
         lines = [f"base_url = {toml_value(_OPENAI)}", f"model = {toml_value(model)}", f'api_key = "env:{_KEYS[provider]}"']
         return provider, "\n".join(lines)

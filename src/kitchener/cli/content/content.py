@@ -120,7 +120,7 @@ async def _save(options: Options, part_id: str, output: Path, *, is_json: bool) 
 
 
 async def _clean(options: Options, *, is_json: bool) -> int:
-    removed = await administer(options.load().config, CleanContent())
+    removed = await administer(options.load(), CleanContent())
     if is_json:
         print_json({"removed": list(map(str, removed))})
     else:

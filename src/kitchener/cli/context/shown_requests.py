@@ -127,7 +127,7 @@ def fields_words(prompt: RecordedPrompt) -> str:
 
 
 def temperature_of(prompt: RecordedPrompt) -> float:
-    """The temperature that was sent to the provider: the one in its settings, else the request's."""
+    """The temperature that was asked for: the one in the provider's settings, else the request's. Some models take none."""
     own = prompt.request_fields.get("temperature")
     return float(own) if isinstance(own, int | float) else prompt.request.temperature
 

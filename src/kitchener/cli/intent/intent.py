@@ -224,7 +224,7 @@ def _write(
             agent_class, session_id = await session_of_intent(paths, intent, options.first_agent)
         else:
             agent_class, session_id = await paths.class_of(session, options.first_agent), session
-        done = await administer(loaded.config, made(agent_class, session_id))
+        done = await administer(loaded, made(agent_class, session_id))
         if is_json:
             print_json({"session_id": session_id, **done.model_dump(mode="json", exclude_unset=True)})
             return OK

@@ -108,7 +108,7 @@ async def _run(
             results = Results(output, len(messages))
             stack.callback(results.close)
         before = await stack.enter_async_context(LedgerPaths(config).reader(options.agent))
-        async with open_runtime(config, admin_socket=listens(config)) as runtime:
+        async with open_runtime(loaded, admin_socket=listens(config)) as runtime:
             batch = _FileRun(runtime.supervisor(options.agent), messages, results, before, attach, asked)
             tune_gc()
             began = anyio.current_time()

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Annotated
 
 import anyio
@@ -20,7 +21,7 @@ from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.extras import can_serve, needs
 from kitchener.logs import get_logger
-from kitchener.runtime import open_runtime, tune_gc
+from kitchener.runtime import LoadedConfig, open_runtime, tune_gc
 from kitchener.runtime.root_wait import wait_until_released
 
 _log = get_logger(__name__)
@@ -59,7 +60,7 @@ def serve(
     if given:
         config = config.model_copy(update={"serve": config.serve.model_copy(update=given)})
     with logged_from(log_level), _named_setting(given, loaded.source):
-        return anyio.run(_serve, config)
+        return anyio.run(_serve, replace(loaded, config=config))
 
 
 @contextmanager
@@ -80,15 +81,16 @@ def _named_setting(given: Collection[str], source: str) -> Iterator[None]:
         raise ConfigError(*where, error.value, error.expected) from error.__cause__
 
 
-async def _serve(config: RuntimeConfig) -> int:
+async def _serve(loaded: LoadedConfig) -> int:
     # Imported here, because the extra `serve` may be missing.
     from kitchener.cli.serve.systemd import notify, take_listener
     from kitchener.serve.application import open_listener, open_server
     from kitchener.serve.uvicorn_server import listen
 
+    config = loaded.config
     with take_listener(config.serve, os.environ) or nullcontext() as handed_over:
         await wait_for_root(config)
-        async with open_runtime(config, admin_socket=listens(config)) as runtime, open_server(runtime) as server:
+        async with open_runtime(loaded, admin_socket=listens(config)) as runtime, open_server(runtime) as server:
             tune_gc()
             found = await anyio.to_thread.run_sync(open_listener, config.serve) if handed_over is None else handed_over
             with found as listener:

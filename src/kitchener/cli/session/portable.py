@@ -108,7 +108,7 @@ async def _export(options: Options, session_id: str, out: Path, *, with_keys: bo
 
 async def _import(options: Options, folder: Path, public_key: str | None, *, is_json: bool) -> int:
     async with progress_bar("ledgers", None) as steps:
-        made = await administer(options.load().config, ImportSession(folder=folder, public_key=public_key))
+        made = await administer(options.load(), ImportSession(folder=folder, public_key=public_key))
         steps.add()
     if is_json:
         print_json(made.as_json())

@@ -157,7 +157,7 @@ def end(session: SessionArgument, *, options: Options = NO_OPTIONS, json: JsonFl
     async def work() -> int:
         loaded = options.load_checked()
         agent_class = await LedgerPaths(loaded.config).class_of(session, options.first_agent)
-        await administer(loaded.config, EndSession(agent_class=agent_class, session_id=session))
+        await administer(loaded, EndSession(agent_class=agent_class, session_id=session))
         if json:
             print_json({"session_id": session, "agent_class": agent_class, "ended": True})
         else:

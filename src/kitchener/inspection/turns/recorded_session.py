@@ -53,8 +53,9 @@ class RecordedSession:
     @property
     def subject_id(self) -> str | None:
         """Whose it is, where the ledger says so."""
-        found = self.start.payload.get("subject_id") if self.start is not None else None
-        return found if isinstance(found, str) else None
+        mine = (each for each in self.entries if each.session_id == self.session_id)
+        named = (each.payload.get("subject_id") for each in mine)
+        return next((each for each in named if isinstance(each, str)), None)
 
     @property
     def is_erased(self) -> bool:

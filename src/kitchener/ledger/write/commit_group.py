@@ -119,7 +119,11 @@ class CommitGroup:
         if self._running is not None:
             await self._end_of(self._running)
         if not self._members:
-            self._thread.stop()
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the thread that writes, after the round that runs. There are no rounds any more."""
+        self._thread.stop()
 
     def enter_turn(self) -> None:
         """Counts a turn that begins; a round may wait for one more caller."""

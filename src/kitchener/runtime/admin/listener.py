@@ -53,11 +53,12 @@ class AdminListener:
         self._changing = anyio.Lock()
         self._accepting, self._serving = anyio.CancelScope(), anyio.CancelScope()
         self._ended = anyio.Event()
+        self._claimed: socket_place.Claim | None = None
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Listens until `close`. If there can be no socket, logs why and returns, because turns need none."""
         try:
-            claimed = await anyio.to_thread.run_sync(socket_place.claim, self._root.directory)
+            self._claimed = claimed = await anyio.to_thread.run_sync(socket_place.claim, self._root.directory)
         except (AdminUnavailable, OSError) as error:
             _log.warning("no administration socket", problem=str(error))
             self._ended.set()
@@ -72,9 +73,7 @@ class AdminListener:
                             task_status.started()
                             await self._accept(listener, tasks)
         finally:
-            claimed.sock.close()
-            # Not in a thread: these few calls must happen although this task is cancelled.
-            socket_place.release(self._root.directory, claimed)
+            self.abandon()  # not in a thread: these few calls must happen although this task is cancelled
             self._ended.set()
 
     async def close(self) -> None:
@@ -84,6 +83,13 @@ class AdminListener:
             await self._ended.wait()
         self._serving.cancel()
         await self._ended.wait()
+
+    def abandon(self) -> None:
+        """Removes the socket, which nobody listens on any more. Blocks for a few calls of the system."""
+        claimed, self._claimed = self._claimed, None
+        if claimed is not None:
+            claimed.sock.close()
+            socket_place.release(self._root.directory, claimed)
 
     async def _accept(self, listener: SocketListener, tasks: TaskGroup) -> None:
         """Serves connections until the socket fails."""

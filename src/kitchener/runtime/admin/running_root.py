@@ -90,6 +90,7 @@ class RunningRoot:
             await agent.supervisor.outside.append(session_id, entries)
             return
         await ho2m.write_all(list(entries))
+        agent.supervisor.outside.wrote(entries)
         await ho2m.commit()
 
     async def erase_subject(self, subject_id: str) -> ErasureReport:

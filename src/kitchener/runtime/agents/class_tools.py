@@ -14,6 +14,7 @@ from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.config.settings import dotted_key
 from kitchener.config.shown import described_key
 from kitchener.errors import CallerError, ConfigError, ToolError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.mcp.definitions import source_of
 from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
@@ -71,15 +72,19 @@ def tools_of(
     known = {declared.tool_id: declared for declared in (each if isinstance(each, Tool) else Tool(each) for each in given)}
     wanted = config.tools if config.tools is not None else (() if is_configured else (ALL_GIVEN,))
     named = [name for name in wanted if ":" not in name and name != ALL_GIVEN]
+    at = dotted_key(("agents", config.agent_class, "tools"))
     for name in named:
         if name not in known:
             given_ones = ", ".join(known) or "none was"
             expected = f"expected `module:attribute`, `mcp:LABEL`, `agent:CLASS`, or a tool given by {given_by}: {given_ones}"
-            raise ConfigError(f"agents.{config.agent_class}", "tools", described_key(name), expected)
+            raise ConfigError(CONFIGURATION, at, described_key(name), expected)
     if ALL_GIVEN in wanted:
         named = list(known)
-    modules = [name for name in wanted if is_module_name(name)]
-    chosen = [*load_tools(modules), *map(agent_tool, _agents_in(wanted)), *(known[name] for name in named)]
+    try:
+        loaded = (*load_tools(filter(is_module_name, wanted)), *map(agent_tool, _agents_in(wanted)))
+    except ToolError as error:
+        raise ConfigError(CONFIGURATION, at, "", str(error)) from error
+    chosen = [*loaded, *(known[name] for name in named)]
     if supervisor_of is not None:
         chosen = [each.bound(supervisor_of) if isinstance(each, AgentTool) else each for each in chosen]
     return kind(

@@ -16,11 +16,13 @@ from kitchener.config import DEFAULT_AGENT
 from kitchener.config.settings import toml_key
 from kitchener.errors import CallerError
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
+from kitchener.ledger import Ledgers
+from kitchener.ledger.client import abandon_ledgers
 from kitchener.logs import get_logger
 from kitchener.plain_names import quoted
 from kitchener.runtime.agents.agent import Agent
 from kitchener.runtime.agents.shared_parts import RuntimeParts
-from kitchener.runtime.loading import check_is_configured
+from kitchener.runtime.loading import check_is_configured, named_class
 from kitchener.runtime.queries.nested_approvals import OpenedClass
 from kitchener.runtime.root_layout import agent_of
 
@@ -61,13 +63,27 @@ class OpenAgents:
             if not is_on_record:
                 check_is_configured(self._config, agent_class)
                 self._check_room(agent_class)
-            agent = self._agents[agent_class] = Agent(agent_of(self._config, agent_class), self._shared, self.supervisor)
+            with named_class(self._shared.source, agent_class):
+                agent = Agent(agent_of(self._config, agent_class), self._shared, self.supervisor)
+            self._agents[agent_class] = agent
             agent.open()
         return agent
 
     def supervisor(self, agent_class: str) -> HO2Supervisor:
         """The supervisor of an agent class."""
         return self.agent(agent_class).supervisor
+
+    def ledgers(self, agent_class: str) -> Ledgers:
+        """The ledgers of an agent class that is in use.
+
+        Raises:
+            CallerError: the class is not configured, or its supervisor was not asked for
+        """
+        check_is_text("agent_class", agent_class)
+        if (agent := self._agents.get(agent_class)) is None:
+            check_is_configured(self._config, agent_class)
+            raise CallerError(f"agent class {quoted(agent_class)} is not in use; `runtime.supervisor` opens its ledgers")
+        return agent.ledgers
 
     async def opened(self, agent_class: str) -> OpenedClass:
         """An agent class whose ledgers are open, as its requests for approval are read."""
@@ -97,6 +113,11 @@ class OpenAgents:
         await self._shared.limiter.wait_idle()
         for agent in self._agents.values():
             await agent.background.wait_idle()
+
+    def abandon(self) -> None:
+        """Makes what was written durable and closes all ledgers, without the event loop, which has been closed. Blocks."""
+        of_agents = [each for agent in self._agents.values() if agent.is_open for each in agent.ledgers.members]
+        abandon_ledgers((*of_agents, *(each for memory in self._shared.memories.values() for each in memory.ledgers)))
 
     async def close(self) -> None:
         """Admits no more turns, lets running ones finish within the grace periods, aborts the rest, and closes the ledgers."""

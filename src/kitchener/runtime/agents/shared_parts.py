@@ -90,6 +90,8 @@ class RuntimeParts:
     """The parts of a runtime that all agent classes share."""
 
     config: RuntimeConfig
+    source: str
+    """Where the settings come from, for errors."""
     injected: RuntimeArguments
     gateway: LLMGateway
     models: PromptGateway

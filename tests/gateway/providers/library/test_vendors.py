@@ -78,6 +78,54 @@ ANTHROPIC_ANSWER = {
 }
 
 
+_CLAUDE, _CHAT, _RESPONSES = "anthropic:claude-", "openai-chat:", "openai-responses:"
+TAKES_TEMPERATURE = {
+    _CLAUDE + "haiku-4-5": True,
+    _CLAUDE + "opus-4-8": False,
+    _CLAUDE + "sonnet-5": False,
+    _CHAT + "gpt-4o": True,
+    _CHAT + "gpt-5-mini": False,
+    _CHAT + "gpt-5.1": True,
+    _CHAT + "gpt-5.5": False,
+    _RESPONSES + "gpt-5.4": True,
+    _RESPONSES + "o3": False,
+}
+RESPONSES_ANSWER = {
+    "id": "resp-1",
+    "object": "response",
+    "created_at": 1,
+    "status": "completed",
+    "model": "it",
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+    "output": [
+        {
+            "type": "message",
+            "id": "msg-1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "Yes.", "annotations": []}],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("model", TAKES_TEMPERATURE)
+async def test_a_model_that_takes_no_temperature_gets_none(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the library left it out with a warning, which is an error here as under `python -W error`."""
+    monkeypatch.setenv("KITCHENER_TEST_KEY", "sk-some-key")
+    answer = Answer(orjson.dumps(ANTHROPIC_ANSWER if model.startswith(_CLAUDE) else RESPONSES_ANSWER))
+    async with fake_server(completion("Yes.") if model.startswith(_CHAT) else answer) as server:
+        url = server.url.removesuffix("/v1") if model.startswith(_CLAUDE) else server.url
+        it = ProviderConfig(kind="model", model=model, base_url=url, api_key="env:KITCHENER_TEST_KEY", max_retries=0)
+        config = RouterConfig(default_provider="it", providers={"it": it})
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            response = await gateway.complete(ask(temperature=0.3), on_attempt=Told())
+    assert response.text == "Yes."
+    assert [hit.body.get("temperature") for hit in server.hits] == [0.3 if TAKES_TEMPERATURE[model] else None]
+
+
 def marks_of(body: Any) -> list[str]:
     """The texts that end with a mark for the cache, in their order; "*" stands for a mark of the whole request."""
     blocks = [*body["system"]] if isinstance(body["system"], list) else []

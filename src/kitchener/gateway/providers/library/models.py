@@ -6,7 +6,7 @@ the library, which takes a second, so `factory.py` imports it only if it is need
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from inspect import signature
 from typing import Any, Literal, cast
@@ -108,7 +108,7 @@ class ModelProvider:
             answer = await model_request(
                 model,
                 vendor_messages(request.messages, marks_history=self._caching == "marks"),
-                model_settings=self._settings_for(request),
+                model_settings=self._settings_for(request, model),
                 model_request_parameters=parameters_for(request, model),
                 instrument=False,  # whatever the program says of its own agents: those spans have content
             )
@@ -129,7 +129,7 @@ class ModelProvider:
             async with model_request_stream(
                 model,
                 vendor_messages(request.messages, marks_history=self._caching == "marks"),
-                model_settings=self._settings_for(request),
+                model_settings=self._settings_for(request, model),
                 model_request_parameters=parameters_for(request, model),
                 instrument=False,
             ) as events:
@@ -155,8 +155,10 @@ class ModelProvider:
             model = self._models[name] = self._build(name)
         return model
 
-    def _settings_for(self, request: PromptRequest) -> ModelSettings:
-        asked: ModelSettings = {**self._settings, "max_tokens": request.max_tokens, "temperature": request.temperature}
+    def _settings_for(self, request: PromptRequest, model: Model) -> ModelSettings:
+        asked: ModelSettings = {**self._settings, "max_tokens": request.max_tokens}
+        if takes_temperature(model):
+            asked["temperature"] = request.temperature
         if request.tool_choice is not None and request.tools:
             asked["tool_choice"] = "required" if request.tool_choice == ANY_TOOL_CHOICE else [request.tool_choice]
         if self._caching == "key":
@@ -166,6 +168,21 @@ class ModelProvider:
             goes_on = request.messages[-1].role == "tool"
             return cast(ModelSettings, {**asked, "anthropic_cache_instructions": True, "anthropic_cache_messages": goes_on})
         return asked
+
+
+def takes_temperature(model: Model) -> bool:
+    """Whether a model takes a temperature while it thinks as much as it does unasked.
+
+    The library leaves it out for a model that takes none, but warns each time, and a program may treat warnings as errors.
+    """
+    known: Mapping[str, object] = {**model.profile}
+    if known.get("anthropic_disallows_sampling_settings"):
+        return False
+    if not known.get("openai_supports_reasoning"):
+        return True
+    efforts = known.get("openai_reasoning_efforts")
+    can_stop = "none" in efforts if isinstance(efforts, Collection) else known.get("openai_supports_reasoning_effort_none")
+    return bool(can_stop) and not known.get("thinking_enabled_by_default")
 
 
 @asynccontextmanager
@@ -252,7 +269,8 @@ def _vendor(
         vendor = vendor_class(**{name: value for name, value in given.items() if name in accepted})
     except (UserError, ValueError, TypeError) as error:
         redaction = Redaction(wanted["api_key"])
-        expected = f"the vendor's library asks for more: {cut_to(redaction.text(str(error)), 300)}"
+        told = cut_to(redaction.text(str(error)), 300)
+        expected = f"set it to a reference, such as `env:NAME`, or set what the vendor's library asks for: {told}"
         raise ConfigError(CONFIGURATION, dotted_key((*at, "api_key")), "", expected) from hide(error, redaction)
     if config.base_url is not None and _host(str(vendor.base_url)) != _host(config.base_url):
         raise ConfigError(CONFIGURATION, dotted_key((*at, "base_url")), "", _NOT_TAKEN["base_url"].format(config.model))
