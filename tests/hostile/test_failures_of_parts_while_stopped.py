@@ -17,7 +17,8 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kitchener import tool
-from kitchener.actors.attention.retriever import AttentionRetriever, ContextFragment
+from kitchener.actors.attention.attention_context import ContextFragment
+from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import load_templates, resolve_template
 from kitchener.config import HO2Config, McpServerConfig
 from kitchener.errors import TurnTimeout

@@ -13,7 +13,8 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.actors.attention.retriever import AttentionRetriever, ContextFragment
+from kitchener.actors.attention.attention_context import ContextFragment
+from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import load_templates, resolve_template
 from kitchener.config import HO2Config
 from kitchener.errors import ActorStopped, LedgerWriteError

@@ -1,8 +1,8 @@
 """Where each name of this package is defined: `__init__.py` reads this file, and so do type checkers."""
 
-from kitchener.actors.attention.retriever import AttentionContext as AttentionContext
+from kitchener.actors.attention.attention_context import AttentionContext as AttentionContext
+from kitchener.actors.attention.attention_context import ContextFragment as ContextFragment
 from kitchener.actors.attention.retriever import AttentionRetriever as AttentionRetriever
-from kitchener.actors.attention.retriever import ContextFragment as ContextFragment
 from kitchener.actors.attention.retriever import ContextProvider as ContextProvider
 from kitchener.actors.executor.executor import HO1Executor as HO1Executor
 from kitchener.actors.executor.prompts import PromptLibrary as PromptLibrary

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from kitchener.actors.attention.retriever import ContextFragment
+from kitchener.actors.attention.attention_context import ContextFragment
 from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.errors import InvalidSignal
 from kitchener.ids import memory_namespace

@@ -13,7 +13,8 @@ from kitchener.ledger import StoredEntry
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
 from kitchener.records.entries import ConsolidatedSignal, ModelCallPayload, WorkOrderPlannedPayload, payload_as
-from kitchener.replaying.tape import Tape, TurnTape
+from kitchener.replaying.on_record.turn_tape import TurnTape
+from kitchener.replaying.tape import Tape
 
 PREFIX: Final = "CONS-"
 """How the ids of pseudo-sessions begin."""

@@ -35,8 +35,9 @@ from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ToolQuestion
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
 from kitchener.replaying.on_record.routes import Routes
+from kitchener.replaying.on_record.turn_tape import TurnTape
 from kitchener.replaying.replay_ledgers import ReplayLedger
-from kitchener.replaying.tape import Diverged, Tape, TurnTape, direct_calls, is_tagged, policy_version_of
+from kitchener.replaying.tape import Diverged, Tape
 
 _FIRST_WITH_PAGES: Final = 6
 """The version of the policy from which the built-in tool reads pages of results."""
@@ -109,7 +110,8 @@ class RecordedGateway:
         if failure is None:
             response = await self._answer(request)
         attempts = self._tape.attempts(request.wo_id, request.call)
-        as_planned = request if is_tagged(self._tape, request.wo_id) else request._replace(domain_tags=())
+        turn = self._tape.turn
+        as_planned = request if turn is not None and turn.is_tagged(request.wo_id) else request._replace(domain_tags=())
         if (found := self._routes.difference(as_planned, [attempt for _, attempt in attempts])) is not None:
             self._tape.diverge("route", *found, self._about(request), payload=found[0], now=found[1])
         if response is not None and (fields := self._routes.changed_fields(self._tape.configuration, response.provider_id)):
@@ -158,7 +160,7 @@ class RecordedGateway:
         """The recorded failure of a call; None: the call has an answer, or its work order failed for another reason."""
         if self._about(request)[2] is not None or self._tape.turn is None:
             return None
-        if request.call in direct_calls(self._tape, request.wo_id):
+        if request.call in self._tape.turn.direct_calls(request.wo_id):
             return WorkOrderFailed("PROVIDER", "a direct call failed, as recorded")
         for entry in self._tape.turn.of_type(events.WO_FAILED):
             error = opened(payload_as(WorkOrderFailedPayload, entry.payload).get("error"))
@@ -176,7 +178,7 @@ class RecordedTools(ToolRegistry):
 
     def __init__(self, registry: ToolRegistry, tape: Tape) -> None:
         builtin, items = registry.builtin, ContextItems().tool
-        if policy_version_of(tape) < _FIRST_WITH_PAGES and registry.toolset((items.tool_id,)).specs == (items.spec,):
+        if tape.policy_version < _FIRST_WITH_PAGES and registry.toolset((items.tool_id,)).specs == (items.spec,):
             older = ContextItems(reads_pages=False).tool
             builtin = tuple([older if each.tool_id == older.tool_id else each for each in builtin])
         super().__init__(registry.functions, builtin=builtin, replaceable=registry.replaceable)
@@ -268,9 +270,10 @@ class RecordedDirectCall:
 
     async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:
         """See `DirectCall`."""
-        if direct_calls(self._tape, work_order.wo_id):
+        turn = self._tape.turn
+        if turn is not None and turn.direct_calls(work_order.wo_id):
             return await self._call(work_order, calls_before=calls_before)
-        end = self._tape.turn.end if self._tape.turn is not None else None
+        end = turn.end if turn is not None else None
         return DirectReply(str(end.payload.get("response", "")) if end is not None else "", None)
 
 

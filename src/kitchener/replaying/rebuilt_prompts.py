@@ -35,10 +35,11 @@ from kitchener.replaying.on_record.before_import import ledgers_before_import
 from kitchener.replaying.on_record.ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.on_record.routes import AnyRoute
 from kitchener.replaying.on_record.sources import read_sources
+from kitchener.replaying.on_record.turn_tape import TurnTape, recordings_of
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.replay_supervisors import run_turn
 from kitchener.replaying.session import Replays, replays_now
-from kitchener.replaying.tape import Diverged, Tape, TurnTape
+from kitchener.replaying.tape import Diverged, Tape
 from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
 from kitchener.runtime.sealed_root import why_unreadable
 from kitchener.runtime.tools.connected_servers import PREFIX as SERVER_PREFIX
@@ -179,7 +180,7 @@ class _AskedGateway(RecordedGateway):
     """Keeps each request, and gives its recorded answer, whatever the request is."""
 
     def __init__(self, tape: Tape, ho1m: ReplayLedger) -> None:
-        super().__init__(tape, ho1m, RecordedProvider(tape.recordings()), AnyRoute())
+        super().__init__(tape, ho1m, RecordedProvider(recordings_of(tape.turns)), AnyRoute())
         self.asked: list[PromptRequest] = []
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:

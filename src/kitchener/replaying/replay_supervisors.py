@@ -4,7 +4,7 @@ Settings left out get the defaults of the policy version that a turn ran with. `
 decides which sessions are replayed, and from which ledgers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,8 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.lanes.calling_chain import ToolRun, called_by
-from kitchener.records.entries import opened, text_of
+from kitchener.records import events
+from kitchener.records.entries import WorkOrderPlannedPayload, opened, payload_as, text_of
 from kitchener.records.prompt import PromptGateway, PromptRequest
 from kitchener.records.turn import TurnCall
 from kitchener.replaying.doubles import (
@@ -40,8 +41,9 @@ from kitchener.replaying.doubles import (
 )
 from kitchener.replaying.on_record.routes import Routes
 from kitchener.replaying.on_record.sources import PresentSources
+from kitchener.replaying.on_record.turn_tape import TurnTape, providers_of, recordings_of
 from kitchener.replaying.replay_ledgers import ReplayLedgers
-from kitchener.replaying.tape import Tape, TurnTape, offers_any, policy_version_of, providers_of
+from kitchener.replaying.tape import Tape
 
 _DEADLINE_S: Final = 86_400.0
 """Deadline of a replayed turn, seconds. It never passes, because the duration of the turn is recorded."""
@@ -126,7 +128,7 @@ class ReplaySupervisors:
             ledgers, clock, memory: made for it
             gateway: the gateway; None: one that answers only recorded requests
         """
-        version, tools = policy_version_of(tape), self._tools_for(tape)
+        version, tools = tape.policy_version, self._tools_for(tape)
         agent = of_version(self._agent.model_copy(update=_NO_LIMIT), version)
         stage = _Stage(tape, ledgers, clock, gateway or self._gateway_for(tape, ledgers), agent, version)
         return HO2Supervisor(
@@ -144,14 +146,14 @@ class ReplaySupervisors:
 
     def _tools_for(self, tape: Tape) -> RecordedTools:
         # Once, a configured class that named no tools had all of them. What was offered is on record.
-        tools = RecordedTools(self._unnamed_tools if offers_any(tape, self._unnamed_tools.tool_ids) else self._tools, tape)
+        tools = RecordedTools(self._unnamed_tools if _offers_any(tape, self._unnamed_tools.tool_ids) else self._tools, tape)
         if tape.turn is not None:
             tools.begin(tape.turn)
         tape.on_begin = tools.begin
         return tools
 
     def _gateway_for(self, tape: Tape, ledgers: ReplayLedgers) -> RecordedGateway:
-        provider = RecordedProvider(tape.recordings(), request_hash=self.hashed_by(ledgers))
+        provider = RecordedProvider(recordings_of(tape.turns), request_hash=self.hashed_by(ledgers))
         return RecordedGateway(tape, ledgers.ho1m, provider, Routes(self._settings.router, providers_of(tape.turns)))
 
     def _executor(self, stage: _Stage, tools: RecordedTools) -> RecordedExecutor:
@@ -250,3 +252,11 @@ async def _run_turn(supervisor: HO2Supervisor, tape: Tape, turn: TurnTape) -> No
         tool_choice=started.get("tool_choice", "auto"),
         client_tools=client_tools or (),  # as they were checked then
     )
+
+
+def _offers_any(tape: Tape, tool_ids: Iterable[str]) -> bool:
+    """Whether any work order of the session may use one of these tools."""
+    entries = (entry for entry in tape.entries.get(tape.ho2m, ()) if entry.entry_type == events.WO_PLANNED)
+    planned = (payload_as(WorkOrderPlannedPayload, entry.payload) for entry in entries)
+    wanted = frozenset(tool_ids)
+    return any(not wanted.isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)

@@ -10,15 +10,12 @@ import orjson
 from kitchener.plain_names import counted
 from kitchener.records.entries import NestedTurn
 from kitchener.replaying.on_record.sources import SourceChange
+from kitchener.replaying.on_record.turn_tape import AS_ERASED
 
 _SHOWN: Final = 600
 """Characters of a value that a text shows."""
 _ROWS: Final = 40
 """Rows of a list that a text shows."""
-
-
-AS_ERASED: Final = "erased"
-"""Why a turn is skipped whose text has no key: its subject was erased, or the key is missing here."""
 
 
 def erased_in(skipped: Mapping[str, str]) -> int:

@@ -20,10 +20,11 @@ from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, S
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.replaying.doubles import RecordedClock
+from kitchener.replaying.on_record.turn_tape import TurnTape, item_name, recordings_of
 from kitchener.replaying.recorded_memory import RecordedMemory
 from kitchener.replaying.replay_supervisors import run_turn
 from kitchener.replaying.session import Replays
-from kitchener.replaying.tape import NO_TIME, Tape, TurnTape, item_name, policy_version_of
+from kitchener.replaying.tape import NO_TIME, Tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class RerunTape(Tape):
     def __init__(self, tape: Tape, *, is_other: bool = False) -> None:
         super().__init__(tape.session_id, tape.entries, ho2m=tape.ho2m, names=tape.names, outputs=tape.outputs)
         self.is_other_policy = is_other
-        self.known = self.recordings()
+        self.known = recordings_of(self.turns)
         self.projection: ProjectionPayload | None = None
         """The projection that the turn's context shows; None: attention gathered it."""
         self._learned_to: int | None = None
@@ -215,9 +216,9 @@ class Rerun:
 
     async def _view(self, turn: TurnTape, before: str, learned_to: int | None = None) -> ShownContext:
         tape = self.tape
-        before_it = policy_version_of(tape)
+        before_it = tape.policy_version
         tape.begin(turn, learned_to)
-        if policy_version_of(tape) != before_it:
+        if tape.policy_version != before_it:
             self._supervisor = None
         self._gateway.begin()
         self._clock.put_to(turn.start["turn_ts"])

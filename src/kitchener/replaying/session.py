@@ -39,12 +39,13 @@ from kitchener.replaying.doubles import (
 from kitchener.replaying.on_record.before_import import ledgers_before_import
 from kitchener.replaying.on_record.ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.on_record.sources import PresentSources, RecordedConfigurations, SourceChange, recorded_outputs
+from kitchener.replaying.on_record.turn_tape import TurnTape, item_name
 from kitchener.replaying.recorded_memory import RecordedLearning, RecordedMemory
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers
 from kitchener.replaying.replay_supervisors import ReplaySupervisors, run_turn
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.signatures import RecordedSigners
-from kitchener.replaying.tape import Diverged, Tape, TurnTape, item_name, policy_version_of
+from kitchener.replaying.tape import Diverged, Tape
 from kitchener.runtime.agents.class_tools import tools_of
 from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
 from kitchener.runtime.tools.connected_servers import wanted_tools
@@ -380,7 +381,7 @@ class _Replay:
 
     async def _run(self, turn: TurnTape) -> None:
         tape = self._tape
-        is_same = policy_version_of(tape) == turn.policy_version
+        is_same = tape.policy_version == turn.policy_version
         supervisor = self._supervisor if tape.follows(turn) and is_same else None
         tape.begin(turn)
         self._note_policy(turn)

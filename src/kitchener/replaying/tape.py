@@ -1,44 +1,33 @@
-"""Splits a recorded session into turns, and tracks the position of a replay in it.
+"""Tracks the position of a replay in a recorded session.
 
 Each entry that the replay writes is compared at once with the next recorded entry of the same ledger. The first difference
 ends the replay. Differences are therefore found in the order in which a turn decides.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NoReturn
 
 import orjson
 
 from kitchener.canonical import canonical_bytes
-from kitchener.context import ProjectionLists, read_chain, result_id
-from kitchener.context.fold.items import OF_MESSAGE
-from kitchener.gateway.providers.recorded import Recording
+from kitchener.context import ProjectionLists, read_chain
 from kitchener.ledger import LedgerEntry, StoredEntry
-from kitchener.ledger.format.imported import ImportedEntry
-from kitchener.memory.recorded_signals import turn_of_signals
 from kitchener.records import events
 from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import (
-    AttemptStartedPayload,
-    ModelCallPayload,
-    NestedTurn,
     ProjectionPayload,
-    ToolCallPayload,
-    TurnCompletedPayload,
-    TurnStartedPayload,
     WorkOrderPlannedPayload,
     payload_as,
 )
-from kitchener.records.parts import StoredPart
 from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import TYPE_TAGS
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
 from kitchener.replaying.on_record.sources import RecordedSources
-from kitchener.replaying.report import AS_ERASED, ReplayDivergence
+from kitchener.replaying.on_record.turn_tape import TurnTape, item_name, turns_of
+from kitchener.replaying.report import ReplayDivergence
 from kitchener.replaying.signatures import RecordedSigners
 
 NO_TIME: Final = "1970-01-01T00:00:00.000000+00:00"
@@ -55,91 +44,6 @@ class Diverged(BaseException):
     def __init__(self, divergence: ReplayDivergence) -> None:
         self.divergence = divergence
         super().__init__(divergence.field)
-
-
-@dataclass(slots=True)
-class TurnTape:
-    """The entries of one turn."""
-
-    turn_id: str
-    started: StoredEntry
-    entries: dict[str, list[StoredEntry]] = field(default_factory=dict)
-    """By ledger id, oldest first."""
-    end: StoredEntry | None = None
-    """`TURN_COMPLETED` or `TURN_ABORTED`."""
-
-    @property
-    def start(self) -> TurnStartedPayload:
-        """The payload of `TURN_STARTED`."""
-        return payload_as(TurnStartedPayload, self.started.payload)
-
-    @property
-    def parts(self) -> list[StoredPart]:
-        """The images and files of its message."""
-        return [StoredPart.from_payload(each.payload) for each in self.of_type(events.PART_ATTACHED)]
-
-    @property
-    def read_positions(self) -> Mapping[str, int]:
-        """Number of the last entry that the turn could read, by ledger id: as recorded at its end, otherwise at its start."""
-        at_start = self.start["read_positions"]
-        if self.end is None:
-            return at_start
-        return payload_as(TurnCompletedPayload, self.end.payload).get("read_positions", at_start)
-
-    @property
-    def policy_version(self) -> int:
-        """The version of the rules that it followed, or the newest if this version of Kitchener does not know it."""
-        version = self.start.get("policy_version", 1)
-        return version if version in range(1, events.POLICY_VERSION) else events.POLICY_VERSION
-
-    @property
-    def is_erased(self) -> bool:
-        """Whether the message cannot be read because the subject's key is gone."""
-        return not isinstance(self.start.get("user_message"), str)
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether its content was sealed when it ran; then its digests are keyed."""
-        payloads = (each.payload for each in self.of_type(events.WO_PLANNED, events.LLM_CALL))
-        hashes = (each.get("input_hash") or each.get("request_hash") for each in payloads)
-        return next((str(each).startswith("hmac-") for each in hashes if each), False)
-
-    @property
-    def is_replayable(self) -> bool:
-        """Whether it completed and its text can be read."""
-        return self.end is not None and self.end.entry_type == events.TURN_COMPLETED and not self.is_erased
-
-    @property
-    def skipped_as(self) -> str:
-        """Why it is skipped: `erased`, `open` or `aborted: <reason>`."""
-        if self.is_erased:
-            return AS_ERASED
-        return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
-
-    @property
-    def nested_turns(self) -> list[NestedTurn]:
-        """The turns that its tools ran in other sessions."""
-        calls = (payload_as(ToolCallPayload, each.payload) for each in self.of_type(events.TOOL_CALL))
-        return [nested for call in calls for nested in call.get("nested_turns", ())]
-
-    def of_type(self, *entry_types: str) -> list[StoredEntry]:
-        """Its entries of some types, grouped by ledger."""
-        return [entry for entries in self.entries.values() for entry in entries if entry.entry_type in entry_types]
-
-
-def item_name(entry: StoredEntry) -> str:
-    """The id of the item that is made of an entry: the reply of a turn has the turn's id, and its message one of its own."""
-    if entry.entry_type == events.TURN_STARTED:
-        return entry.entity_id + OF_MESSAGE
-    if entry.entry_type == events.TOOL_CALL:
-        return result_id(entry.entity_id, payload_as(ToolCallPayload, entry.payload)["call"])
-    return entry.entity_id
-
-
-def providers_of(turns: Iterable[TurnTape]) -> set[str]:
-    """The providers of all attempts in some turns."""
-    told = (attempt_of(each.entry_type, each.payload) for turn in turns for each in turn.of_type(*events.OF_MODEL_CALLS))
-    return {attempt.provider_id for attempt in told if attempt is not None}
 
 
 class Tape:
@@ -196,6 +100,10 @@ class Tape:
     def of_turn(self, *entry_types: str) -> list[StoredEntry]:
         """The current turn's entries of some types; none before the first turn."""
         return [] if self.turn is None else self.turn.of_type(*entry_types)
+
+    def cut(self) -> list[TurnTape]:
+        """The turns of the session."""
+        return turns_of(self.entries, self.ho2m)
 
     @property
     def opening(self) -> list[StoredEntry]:
@@ -278,6 +186,15 @@ class Tape:
                 self.diverge("entry", f"{entry.entry_type} {entry.entity_id}", None, about, payload=entry.payload, now={})
 
     @property
+    def policy_version(self) -> int:
+        """The version of the rules that the current turn follows; before the first turn, that of the first turn.
+
+        Settings of another policy go by the newest.
+        """
+        turn = self.turn or next(iter(self.turns), None)
+        return events.POLICY_VERSION if turn is None or self.is_other_policy else turn.policy_version
+
+    @property
     def configuration(self) -> RecordedSources | None:
         """The sources of the turn that runs; None: they cannot be read, or no turn runs."""
         return self.configurations.get(self.turn.start.get("config_hash", "")) if self.turn is not None else None
@@ -315,15 +232,6 @@ class Tape:
                 entry_id=entry_id,
             )
         raise Diverged(self.first)
-
-    def recordings(self) -> dict[tuple[str, int], Recording]:
-        """The session's model calls, by work order and call number."""
-        found = {}
-        for turn in self.turns:
-            for entry in turn.of_type(events.LLM_CALL) if not turn.is_erased else ():
-                payload = events.read_payload(entry.entry_type, entry.payload)
-                found[entry.entity_id, payload_as(ModelCallPayload, payload)["call"]] = Recording.from_payload(payload)
-        return found
 
     def attempts(self, wo_id: str, call: int) -> list[tuple[StoredEntry, Attempt]]:
         """The attempts of a call in this turn, in recorded order, each with the entry that tells of it.
@@ -386,22 +294,6 @@ class Tape:
             "reasons": {key: list(reasons) for key, reasons in lists.reasons.items()},
         }
 
-    def cut(self) -> list[TurnTape]:
-        """The turns of the session, without those that ran in another root and read its ledgers."""
-        found: dict[str, TurnTape] = {}
-        for entry in self.entries.get(self.ho2m, ()):
-            if entry.entry_type == events.TURN_STARTED and not isinstance(entry, ImportedEntry):
-                found[entry.entity_id] = TurnTape(entry.entity_id, entry)
-            elif entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED) and entry.entity_id in found:
-                found[entry.entity_id].end = entry
-        for ledger_id, entries in self.entries.items():
-            for entry in entries:
-                is_signal = entry.entry_type == events.HO3_SIGNAL
-                turn_id = turn_of_signals(entry) if is_signal else entry.payload.get("turn_id")
-                if turn_id in found:
-                    found[turn_id].entries.setdefault(ledger_id, []).append(entry)
-        return list(found.values())
-
 
 def _named(name_of: Callable[[Ref], str], value: object) -> object:
     """A value for a reader, with each reference replaced by the id of its item."""
@@ -421,32 +313,3 @@ def _as_planned(now: WorkOrderPlannedPayload, recorded: WorkOrderPlannedPayload)
         left_out.add("domain_tags")
     left_out -= recorded["constraints"].keys()
     return {**now, "constraints": {key: value for key, value in now["constraints"].items() if key not in left_out}}
-
-
-def is_tagged(tape: Tape, wo_id: str) -> bool:
-    """Whether a work order of the present turn carries domain tags. An older version planned it without the tag of its type."""
-    planned = [entry.payload for entry in tape.of_turn(events.WO_PLANNED) if entry.entity_id == wo_id]
-    return any("domain_tags" in payload_as(WorkOrderPlannedPayload, each)["constraints"] for each in planned)
-
-
-def offers_any(tape: Tape, tool_ids: Iterable[str]) -> bool:
-    """Whether any work order of the session may use one of these tools."""
-    entries = (entry for entry in tape.entries.get(tape.ho2m, ()) if entry.entry_type == events.WO_PLANNED)
-    planned = (payload_as(WorkOrderPlannedPayload, entry.payload) for entry in entries)
-    wanted = frozenset(tool_ids)
-    return any(not wanted.isdisjoint(each["constraints"].get("allowed_tools", ())) for each in planned)
-
-
-def policy_version_of(tape: Tape) -> int:
-    """The version of the rules that the current turn follows; before the first turn, that of the first turn.
-
-    Settings of another policy go by the newest.
-    """
-    turn = tape.turn or next(iter(tape.turns), None)
-    return events.POLICY_VERSION if turn is None or tape.is_other_policy else turn.policy_version
-
-
-def direct_calls(tape: Tape, wo_id: str) -> set[int]:
-    """The numbers of the calls that the present turn made in a broken work order without HO1."""
-    told = [entry.payload for entry in tape.of_turn(*events.OF_MODEL_CALLS) if entry.entity_id == wo_id]
-    return {payload_as(AttemptStartedPayload, each)["call"] for each in told if each.get("governance_violation")}

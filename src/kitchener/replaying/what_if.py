@@ -11,7 +11,8 @@ from typing import Final, TypedDict
 
 from kitchener.config import RuntimeConfig
 from kitchener.plain_names import counted
-from kitchener.replaying.report import AS_ERASED, erased_in, lacking_a_key
+from kitchener.replaying.on_record.turn_tape import AS_ERASED
+from kitchener.replaying.report import erased_in, lacking_a_key
 from kitchener.replaying.reruns import Rerun, ShownContext
 from kitchener.replaying.session import Replays, open_replays
 from kitchener.runtime.root_layout import agent_of

@@ -21,7 +21,8 @@ from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, fold_subject, sign
 from kitchener.plain_names import quoted
 from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.replaying import Replays, Rerun, ShownContext
-from kitchener.replaying.tape import Tape, TurnTape
+from kitchener.replaying.on_record.turn_tape import TurnTape
+from kitchener.replaying.tape import Tape
 
 _LEARNED: Final = ("ART-", "OVL-")
 """Prefixes of the ids of learned lines."""

@@ -11,14 +11,14 @@ import pytest
 
 from kitchener import HO2Config
 from kitchener.actors import AttentionContext, AttentionRetriever, ContextFragment
-from kitchener.actors.attention.retriever import (
+from kitchener.actors.attention.attention_context import (
     EMPTY_HASH,
     STANDING_RULE,
     AssembledContext,
     BudgetUsed,
-    match_words,
     standing_rule_fragments,
 )
+from kitchener.actors.attention.retriever import match_words
 from kitchener.actors.attention.templates import AttentionTemplate, load_templates, resolve_template, write_manifest
 from kitchener.canonical import digest
 from kitchener.errors import ConfigError, LedgerClosed

@@ -41,7 +41,7 @@ class GatewayDirectCall:
         contract_id: str = "PRC-DIRECT-002",
     ) -> None:
         grace_s = (limits or LimitsConfig()).abort_grace_s
-        self._surroundings = ExecutionServices(ledgers, gateway, ToolRegistry(), clock, config.turn_deadline_s, grace_s)
+        self._services = ExecutionServices(ledgers, gateway, ToolRegistry(), clock, config.turn_deadline_s, grace_s)
         self._prompts, self._clock, self._contract_id = prompts, clock, contract_id
 
     async def __call__(self, work_order: WorkOrder, *, calls_before: int) -> DirectReply:
@@ -52,7 +52,7 @@ class GatewayDirectCall:
             PromptError: the contract is not known
         """
         contract = self._prompts.contract(self._contract_id)
-        run = Execution(self._surroundings, work_order, None, direct_after=calls_before)
+        run = Execution(self._services, work_order, None, direct_after=calls_before)
         variables = work_order.input_context
         response = await run.call_model(contract, variables, contract.render(variables, work_order.turn_id), NO_TOOLS)
         output = read_text(response) if contract.output_schema is None else read_answer(response, plain_text=True)

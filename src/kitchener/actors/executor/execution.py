@@ -80,7 +80,7 @@ class Execution:
     """Runs the steps of one work order in the order of the calls.
 
     Args:
-        surroundings: the components that all executions share
+        services: the components that all executions share
         work_order: the work order
         reply: receives the streamed reply; None: the turn is not streamed
         direct_after: for a call without HO1, recorded as a governance violation: the number of calls that HO1 began in this
@@ -93,8 +93,8 @@ class Execution:
         "_model_calls_begun",
         "_output_ref",
         "_parts",
+        "_services",
         "_subject_id",
-        "_surroundings",
         "_wo_id",
         "deadline",
         "ledger",
@@ -124,17 +124,17 @@ class Execution:
 
     def __init__(
         self,
-        surroundings: ExecutionServices,
+        services: ExecutionServices,
         work_order: WorkOrder,
         reply: ReplyStream | None,
         *,
         direct_after: int | None = None,
     ) -> None:
-        self._surroundings, self.work_order, self.reply = surroundings, work_order, reply
+        self._services, self.work_order, self.reply = services, work_order, reply
         self._wo_id, self._subject_id, self.limits = work_order.wo_id, work_order.subject_id, work_order.constraints
-        self.ledger = surroundings.ledgers.ho1m
-        self.tools = surroundings.tools.in_turn(work_order.turn_id)
-        self.tally = CostTally(work_order.constraints, surroundings.clock.time_us())
+        self.ledger = services.ledgers.ho1m
+        self.tools = services.tools.in_turn(work_order.turn_id)
+        self.tally = CostTally(work_order.constraints, services.clock.time_us())
         self.makes_reply = work_order.wo_type == "synthesize"
         self._base: Final[CommonPayload] = {
             "v": events.VERSION,
@@ -145,9 +145,9 @@ class Execution:
             self._base["turn_id"] = work_order.turn_id
         limit_ms = self.limits.timeout_ms
         if limit_ms is not None:
-            self.deadline = surroundings.now() + limit_ms / 1_000
+            self.deadline = services.now() + limit_ms / 1_000
         else:  # never later than the deadline of the scope around this task
-            self.deadline = min(anyio.current_time() + surroundings.turn_deadline_s, anyio.current_effective_deadline())
+            self.deadline = min(anyio.current_time() + services.turn_deadline_s, anyio.current_effective_deadline())
         if direct_after is not None:
             cast(AttemptStartedPayload, self._base)["governance_violation"] = True
         planned = work_order.planned_ref
@@ -167,12 +167,12 @@ class Execution:
 
     def tool_deadline(self) -> float:
         """The deadline of a tool that starts now, on the event loop's clock, seconds. Leaves time for the reply."""
-        left_s = self.deadline - self._surroundings.now()
-        return self.deadline - min(self._surroundings.reply_reserve_s, left_s / 4)
+        left_s = self.deadline - self._services.now()
+        return self.deadline - min(self._services.reply_reserve_s, left_s / 4)
 
     async def commit(self) -> None:
         """Returns when all that was recorded is durable."""
-        await self._surroundings.ledgers.commit()
+        await self._services.ledgers.commit()
 
     def output_hash(self, output_bytes: bytes) -> str:
         """The hash of an output's canonical bytes; keyed if content is sealed."""
@@ -191,7 +191,7 @@ class Execution:
         Raises:
             PartDamaged: stored content is missing or was changed
         """
-        content, parts = self._surroundings.content, list[MessagePart]()
+        content, parts = self._services.content, list[MessagePart]()
         for each in self.work_order.parts:
             data = b""
             if content is not None:
@@ -239,7 +239,7 @@ class Execution:
                     request, reply, is_wrapped=not (contract.output_schema is None or contract.is_asked)
                 )
             else:
-                response = await self._surroundings.gateway.complete(request, on_attempt=self.on_attempt)
+                response = await self._services.gateway.complete(request, on_attempt=self.on_attempt)
             self.tally.add_answer(response)
             try:
                 ref = await self.record(events.LLM_CALL, self._call_fields(request, request_hash, response))
@@ -274,7 +274,7 @@ class Execution:
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return
-        with anyio.move_on_after(self._surroundings.abort_grace_s, shield=True), suppress(LedgerError):
+        with anyio.move_on_after(self._services.abort_grace_s, shield=True), suppress(LedgerError):
             await self.record(events.ATTEMPT_STARTED, started_fields(attempt))
 
     def _request(
@@ -314,7 +314,7 @@ class Execution:
     async def _streamed(self, request: PromptRequest, reply: ReplyStream, *, is_wrapped: bool) -> PromptResponse:
         await reply.begin(is_object=is_wrapped)
         response: PromptResponse | None = None
-        stream = self._surroundings.gateway.stream(request, on_attempt=self.on_attempt)
+        stream = self._services.gateway.stream(request, on_attempt=self.on_attempt)
         try:
             async for item in stream:
                 if isinstance(item, TextPiece):

@@ -37,6 +37,9 @@ from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 from kitchener.schemas.compiled_schemas import CHECK_TIME
 
+_Output = tuple[dict[str, object], bytes]
+"""An output and its canonical JSON bytes."""
+
 _REPAIR: Final = (
     "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"
     "Answer again, with one JSON object that fits this JSON schema and nothing else:\n{schema}"
@@ -80,7 +83,7 @@ class HO1Executor:
         policy_version: int = events.POLICY_VERSION,
     ) -> None:
         grace_s = (limits or LimitsConfig()).abort_grace_s
-        self._surroundings = ExecutionServices(
+        self._services = ExecutionServices(
             ledgers, gateway, tools, clock, config.turn_deadline_s, grace_s, content, reply_reserve_s=config.reply_reserve_s
         )
         self._prompts, self._clock, self._policy_version = prompts, clock, policy_version
@@ -101,10 +104,10 @@ class HO1Executor:
         wo_id, wo_type = work_order.wo_id, work_order.wo_type
         listener = self._listeners.get(wo_id)
         reply = ReplyStream(wo_id, listener) if listener is not None else None
-        run = Execution(self._surroundings, work_order, reply)
+        run = Execution(self._services, work_order, reply)
         # HO2m records the life cycle of a turn's work order. A consolidation is recovered from HO1m, so HO1m records it, too.
-        has_life = self._policy_version < 7 or not work_order.turn_id
-        if has_life:
+        records_life_cycle = self._policy_version < 7 or not work_order.turn_id
+        if records_life_cycle:
             await run.record(events.WO_EXECUTING, ExecutingPayload(wo_type=wo_type))
         try:
             if wo_type == "tool_call":
@@ -127,11 +130,11 @@ class HO1Executor:
         now_us = self._clock.time_us()
         cost = run.tally.cost(now_us)
         output_hash = run.output_hash(output_bytes)
-        if has_life:
+        if records_life_cycle:
             await run.record_completed(output_hash, cost)
         return work_order.completed(value, cost, self._timestamps.render(now_us), output_hash)
 
-    async def _run_tool(self, run: Execution, wo: WorkOrder) -> "_Output | WaitingCalls":
+    async def _run_tool(self, run: Execution, wo: WorkOrder) -> _Output | WaitingCalls:
         """Runs the tool that HO2 chose and returns its output."""
         tool_id, arguments = wo.input_context.get("tool_id"), wo.input_context.get("arguments", {})
         if not isinstance(tool_id, str) or not isinstance(arguments, dict):
@@ -147,7 +150,7 @@ class HO1Executor:
         output = {"tool_id": tool_id, "result": outcome.result}
         return output, canonical_bytes(output, at="output")
 
-    async def _ask_model(self, run: Execution, wo: WorkOrder) -> "_Output | WaitingCalls":
+    async def _ask_model(self, run: Execution, wo: WorkOrder) -> _Output | WaitingCalls:
         """Returns a model's output that fits the work order's contract, after one repair if necessary."""
         contract_id = wo.constraints.prompt_contract_id
         if contract_id is None:
@@ -183,7 +186,7 @@ class HO1Executor:
 
     async def _repaired(
         self, run: Execution, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message]
-    ) -> "_Output":
+    ) -> _Output:
         """Returns the output of one more model call. Its last message says why the first answer was invalid."""
         response = await run.call_model(contract, variables, messages, NO_TOOLS)
         output = _checked(contract, response, plain_text=run.makes_reply)
@@ -247,10 +250,6 @@ class HO1Executor:
             told["provider_reason"] = error.provider_reason
         await run.record(events.WO_FAILED, ExecutionFailedPayload(error=told))
         return wo.failed(error, run.tally.cost(now_us), self._timestamps.render(now_us))
-
-
-_Output = tuple[dict[str, object], bytes]
-"""An output and its canonical JSON bytes."""
 
 
 def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text: bool) -> _Output | str:

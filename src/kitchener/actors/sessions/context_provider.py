@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import islice
 from operator import itemgetter
 
-from kitchener.actors.attention.retriever import ContextFragment, match_words, standing_rule_fragments
+from kitchener.actors.attention.attention_context import ContextFragment, standing_rule_fragments
+from kitchener.actors.attention.retriever import match_words
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.state import PastTurn, SessionState, number_of
 from kitchener.config import HO2Config

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kitchener.actors.attention.retriever import ContextFragment, match_words
+from kitchener.actors.attention.attention_context import ContextFragment
+from kitchener.actors.attention.retriever import match_words
 from kitchener.actors.sessions.pending_approvals import ASKED_CHARS, DeferredWork, PendingApprovals
 from kitchener.ids import EntryId, SessionId, SubjectId, TurnId
 from kitchener.records import events

@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio.lowlevel
 
-from kitchener.actors.attention.retriever import AttentionContext, BudgetUsed, ContextFragment
+from kitchener.actors.attention.attention_context import AttentionContext, BudgetUsed, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.active_session import SessionManager

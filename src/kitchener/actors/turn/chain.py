@@ -10,7 +10,7 @@ from functools import partial
 
 from kitchener.actors.admission.argument_checks import fits_entry
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
-from kitchener.actors.attention.retriever import AttentionContext
+from kitchener.actors.attention.attention_context import AttentionContext
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.callers_listener import ListenerFailed

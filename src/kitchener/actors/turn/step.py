@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kitchener.actors.attention.retriever import AttentionContext
+from kitchener.actors.attention.attention_context import AttentionContext
 from kitchener.canonical import canonical_bytes
 from kitchener.records.entries import WorkOrderType
 from kitchener.records.parts import StoredPart

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from kitchener.actors.admission.content import record_parts
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
-from kitchener.actors.attention.retriever import AttentionContext, ContextFragment
+from kitchener.actors.attention.attention_context import AttentionContext, ContextFragment
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.executor.answers import OUTPUT_KEY
 from kitchener.actors.sessions.active_session import SessionManager, close_open_turn
