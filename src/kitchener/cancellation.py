@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from kitchener.errors import ActorStopped, LedgerError
+from kitchener.errors import ActorStopped, KitchenerError, LedgerError
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 
@@ -84,6 +84,7 @@ async def failed_alone(error: BaseException, *, in_own_task: bool = False) -> bo
         if not ends_caller(error, in_own_task=in_own_task):
             return True
         if not is_interrupt(error) and not isinstance(error, anyio.get_cancelled_exc_class()):
+            log_hidden(error)
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise anyio.get_cancelled_exc_class() from error  # on asyncio, which does not repeat what `Task.cancel` did
         return False
@@ -109,6 +110,7 @@ class _EndedBy(AbstractContextManager[anyio.CancelScope]):
         if error is None or not self._scope.cancel_called or _is_passed_on(error):
             return self._scope.__exit__(kind, error, traceback)
         self._scope.__exit__(None, None, None)
+        log_hidden(error)
         return True
 
 
@@ -199,6 +201,13 @@ def ends_when_told(what: str) -> Iterator[None]:
         if is_scope_cancelled() or _is_host_stopped():
             raise
         raise ActorStopped(f"{what} was cancelled by something other than the runtime") from cancelled
+
+
+def log_hidden(error: BaseException) -> None:
+    """Logs an error that nobody is told of, because the cancellation that it hides goes on in its place."""
+    for each in errors_in(error):
+        if not isinstance(each, KitchenerError) and not is_cancellation(each):  # ours say what was stopped, and that is known
+            _log.warning("failed while it was cancelled", error=origin_of(each))
 
 
 def _is_task_cancelled() -> bool:

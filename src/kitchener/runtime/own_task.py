@@ -57,19 +57,19 @@ class OwnTask:
             BaseException: the cancellation of the task that closes the runtime, if the error hides it
         """
         if isinstance(error, BaseExceptionGroup):
-            return _only(error)
+            return _with_context(_only(error), body_error)
         if anyio.get_current_task().id == self._id:
             return error
         if self._has_ended():
             await failed_alone(error)
             return None if self._work_error is None else _only(self._work_error)
-        found = CallerError(
+        misplaced = CallerError(
             "the runtime was closed in another task than it was opened in, which still runs: open and close it in one task, as"
             " `async with open_runtime(…)` in one function does, or let a task of your own open it, wait for an event and close"
             " it. Its ledgers are closed"
         )
-        found.__cause__ = body_error or error
-        return found
+        misplaced.__cause__ = body_error or error
+        return misplaced
 
 
 def _only(error: BaseException) -> BaseException:
@@ -78,6 +78,22 @@ def _only(error: BaseException) -> BaseException:
     if len(errors) == 1 or all(isinstance(each, ActorStopped) for each in errors):
         return errors[0]
     return error
+
+
+def _with_context(error: BaseException, before: BaseException | None) -> BaseException:
+    """The error, with what was raised before it at the end of its causes, unless both follow from one error."""
+    causes = _causes(error)
+    if before is not None and not {id(each) for each in causes} & {id(each) for each in _causes(before)}:
+        causes[-1].__context__ = before
+    return error
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and its causes, the last one at the end."""
+    found = [error]
+    while (cause := found[-1].__cause__) is not None and cause not in found:
+        found.append(cause)
+    return found
 
 
 def _end_of_running_task() -> Callable[[], bool]:

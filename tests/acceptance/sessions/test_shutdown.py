@@ -1,15 +1,19 @@
 """When a runtime closes, running turns may finish, the others are aborted on record, and no caller waits for ever."""
 
+import logging
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from kitchener import open_runtime, tool
 from kitchener.clock import SystemClock
-from kitchener.errors import ActorStopped, LedgerLocked, RuntimeClosed, TurnShutDown
-from kitchener.ledger import StoredEntry, open_ledgers
+from kitchener.errors import ActorStopped, LedgerLocked, LedgerWriteError, RuntimeClosed, TurnShutDown
+from kitchener.gateway import OfflineProvider
+from kitchener.ledger import LedgerEntry, StoredEntry, open_ledgers
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
@@ -17,6 +21,7 @@ from kitchener.runtime.root_layout import sealer_of
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUICK, Hold, echo, open_scripted, outcome, places, read_all, scripted_config, types_of
+from tests.logs import captured_logs
 
 
 async def recorded(root: Path) -> list[StoredEntry]:
@@ -114,6 +119,58 @@ async def test_an_error_in_the_program_comes_out_as_it_is(tmp_path: Path) -> Non
     with pytest.raises(LookupError, match="my own"):
         await program()
     assert types_of(await recorded(tmp_path))[-1] == events.TURN_COMPLETED
+
+
+@pytest.mark.parametrize("of", ["a provider", "a tool"])
+async def test_what_goes_wrong_while_a_turn_is_stopped_is_logged(tmp_path: Path, of: str) -> None:
+    """Once, without the words of the error. Regression: it left no trace."""
+    began = anyio.Event()
+
+    async def break_down(_: object = None) -> None:
+        began.set()
+        try:
+            await anyio.sleep(60)
+        finally:
+            raise ValueError("secret words")
+
+    @tool(read_only=True)
+    async def list_packages() -> None:
+        """List the packages."""
+        await break_down()
+
+    provider = ScriptedProvider(echo, gate=break_down) if of == "a provider" else OfflineProvider()
+    settings = scripted_config(tmp_path, limits={"shutdown_grace_s": 0.02})
+    opened = open_runtime(settings, providers={"scripted": provider}, tools=[list_packages])
+    outcomes: list[TurnResult | Exception] = []
+    with anyio.fail_after(10), captured_logs(logging.WARNING) as logged:
+        async with anyio.create_task_group() as tasks, opened as runtime:
+
+            async def send() -> None:
+                outcomes.append(await outcome(runtime.supervisor().handle_turn("list packages")))
+
+            tasks.start_soon(send)
+            await began.wait()
+    assert isinstance(outcomes[0], TurnShutDown)
+    (only,) = [each for each in logged if each["event"] == "failed while it was cancelled"]
+    assert only["error"].startswith("ValueError at ")
+    assert only["turn_id"] == outcomes[0].args[0].split()[1]
+    assert "secret" not in repr(logged)
+
+
+async def test_an_error_of_the_block_is_told_beside_one_of_closing(tmp_path: Path) -> None:
+    """Regression: the block's error was lost."""
+    path, mine = tmp_path / "HO1" / "ADMIN" / "ho1m.jsonl", ValueError("of the block")
+
+    async def fail_twice() -> None:
+        async with open_scripted(tmp_path) as runtime:
+            await runtime.supervisor().handle_turn("hello")
+            await runtime.ledgers().ho1m.write(LedgerEntry("LLM_CALL", "mine", {}))
+            path.write_bytes(path.read_bytes() + b"more")
+            raise mine
+
+    with anyio.fail_after(10), pytest.raises(LedgerWriteError, match="somebody else wrote to it") as caught:
+        await fail_twice()
+    assert "ValueError: of the block" in "".join(traceback.format_exception(caught.value))
 
 
 async def test_calls_after_the_end_are_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from kitchener.actors.tools.results import ToolOutcome, failure, outcome_of
-from kitchener.cancellation import is_interrupt, is_scope_cancelled
+from kitchener.cancellation import is_interrupt, is_scope_cancelled, log_hidden
 from kitchener.lanes.askers import ASKERS_CONTEXT
 from kitchener.lanes.calling_chain import enter_tool
 
@@ -55,7 +55,9 @@ class ToolJob:
             async with anyio.create_task_group() as own:
                 self._context.run(own.start_soon, self._finish)
         except BaseExceptionGroup as group:  # the task ended badly, for example inside a task group that it never left
-            if not is_scope_cancelled():
+            if is_scope_cancelled():
+                log_hidden(group)
+            else:
                 self._outcome = self._outcome or failure(group)
         if self._interrupt is not None:
             raise self._interrupt
@@ -73,7 +75,8 @@ class ToolJob:
                 self._outcome = failure(error)
             elif isinstance(error, anyio.get_cancelled_exc_class()):
                 raise
-            # What goes wrong while the tool is stopped says nothing new. Raised, it would end the tool's turn, too.
+            else:  # raised, it would end the tool's turn, too
+                log_hidden(error)
 
     def run(self) -> ToolOutcome:
         """Runs a synchronous function in the worker thread and returns its outcome. Does nothing if the caller has given up."""
