@@ -96,7 +96,7 @@ async def test_what_becomes_of_a_provider_is_logged_once(tmp_path: Path) -> None
             for down[0] in (True, True, True, False, False):
                 for subject in ("ada", "bo"):
                     await runtime.supervisor().handle_turn(secret, subject_id=subject)
-    told = [(each["event"], each["log_level"]) for each in logs if each["logger"] == "kitchener.gateway.attempts"]
+    told = [(each["event"], each["log_level"]) for each in logs if each["logger"] == "kitchener.gateway.guarded_provider"]
     assert told == [
         ("provider does not answer", "warning"),
         ("circuit breaker opened", "warning"),
