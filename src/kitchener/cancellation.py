@@ -46,7 +46,8 @@ def is_own_failure(error: BaseException) -> bool:
     """Whether an exception is a failure of the called code itself, even if a cancel scope around its caller is cancelled.
 
     False if the exception only tells the caller to end: one of its cancel scopes is cancelled, its task was cancelled, or a
-    user pressed Ctrl-C. Who goes on after True ends at its next wait if a scope is cancelled; `failed_alone` ends it at once.
+    user pressed Ctrl-C. A caller that continues after True ends at its next wait if a scope is cancelled; `failed_alone` ends
+    it at once.
     """
     if is_scope_cancelled():
         return not is_interrupt(error) and not _is_cancellation_alone(error)

@@ -41,7 +41,7 @@ def is_there(path: Path) -> bool:
     must not pass for what is not there, such as a key or a ledger.
 
     Raises:
-        OSError: the system does not say, as for want of a permission
+        OSError: the system does not say, for example because a permission is missing
     """
     return _mode(path) is not None
 

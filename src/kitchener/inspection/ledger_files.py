@@ -116,7 +116,7 @@ class LedgerPaths:
 
     @asynccontextmanager
     async def kept_open(self) -> AsyncIterator["LedgerPaths"]:
-        """The same, whose readers stay open until the block ends: each ledger is opened and its new end verified only once."""
+        """These paths, with readers that stay open until the block ends: each ledger is opened and verified once."""
         async with AsyncExitStack() as opened:
             yield _KeptOpen(self.config, opened)
 

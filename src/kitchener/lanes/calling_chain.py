@@ -82,7 +82,7 @@ def calling_tool() -> ToolRun | None:
 
 
 def enter_tool(context: Context) -> ToolRun:
-    """Marks what runs in the context as one call of a tool; whoever called the tool sets `has_ended`."""
+    """Marks what runs in the context as one call of a tool. The caller of the tool sets `has_ended`."""
     run = ToolRun()
     if links := context.get(CALLING_CHAIN):
         context.run(CALLING_CHAIN.set, (*links, run))

@@ -70,7 +70,7 @@ class Signal:
         self._event = anyio.Event()
 
     def set(self) -> None:
-        """Wakes whoever waits."""
+        """Wakes all waiting tasks."""
         self._event.set()
 
     async def wait(self) -> None:

@@ -101,7 +101,7 @@ class JoinedWrites:
 def connections_within(wanted: int) -> int:
     """How many connections may be open at once so that files are left for the ledgers.
 
-    Raises the number of open files that the system lets this process have, as far as the process may. Warns if that is too few.
+    Raises this process's limit of open files as high as the system allows. Warns if that is too low.
 
     Args:
         wanted: connections

@@ -78,7 +78,7 @@ class LogLimit(logging.Filter):
             return True
 
     def filter_event(self, record: logging.LogRecord) -> bool:
-        """The same for an event of this library. Warnings are bounded only where requests cause them: of the server."""
+        """Filters an event of this library. Bounds only what requests cause: errors, and warnings of the server."""
         is_bounded = record.levelno >= logging.ERROR or record.name.startswith(_SERVER)
         return self.filter(record) if is_bounded else True
 

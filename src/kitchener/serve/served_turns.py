@@ -28,7 +28,7 @@ _log = get_logger(__name__)
 Listened = Callable[[UpdateListener], Awaitable[TurnResult | None]]
 """Runs a turn that awaits its argument with each update, and gives its result; None: there is no turn yet."""
 Going = Callable[[UpdateListener | None], Awaitable[TurnResult | None]]
-"""The same for an answer about tool calls; the continued turn need not be told."""
+"""Answers tool calls, and gives the result of the continued turn; None as the argument: nobody follows its updates."""
 Whole = Callable[[], Awaitable[TurnResult | None]]
 """Runs a turn, and gives its result; None: there is no turn yet."""
 

@@ -44,7 +44,7 @@ from kitchener.schemas.compiled_schemas import stranger_schema
 
 
 class HasResult(Protocol):
-    """The outcome of a turn, as far as this module knows it: turns use this package, which cannot import theirs."""
+    """The outcome of a turn. A protocol, because the package of turns imports this one."""
 
     @property
     def result(self) -> TurnResult:

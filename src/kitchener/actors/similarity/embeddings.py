@@ -1,7 +1,7 @@
 """Computes how similar earlier turns are to a message, with vectors from an `EmbeddingProvider`.
 
 Only texts without a vector are embedded: in most turns the message and the last reply. A turn waits for vectors until a
-separate deadline; a text that has none by then is ranked by its words. A provider that fails is not asked again for a while.
+separate deadline; a text that has no vector then is ranked by its words. A provider that fails is not asked again for a while.
 `vectors.py` compares vectors, `vector_store.py` keeps them, and `ranking.py` joins the scores with those by words. Explained in
 `docs/context.md`.
 """

@@ -20,7 +20,7 @@ class SentValues:
     query: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Parameters behind the address."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Those of these values that are secrets."""
+    """The secrets among these values."""
 
     def redaction(self) -> Redaction:
         """Returns what removes the secrets from answers. Of `Bearer KEY`, it also removes the key alone."""

@@ -76,7 +76,7 @@ class RecordedSession:
         return fields
 
     def as_of(self, timestamp: str) -> "RecordedSession":
-        """The same, up to a moment.
+        """Returns the session as it was at a time.
 
         Args:
             timestamp: ISO time, UTC, microseconds

@@ -78,7 +78,7 @@ class TurnView:
     message: str
     started_at: str
     state: ContextState
-    """As it was when the context was decided."""
+    """The state of the session when the context was decided."""
     projection: Projection | None
     """None: nothing was projected; `why_nothing` says why."""
     is_exact: bool = True

@@ -132,7 +132,7 @@ def read_responses_request(body: ResponsesBody) -> ResponsesRequest:
 
 
 def as_chat_body(body: ResponsesBody, model: str) -> ChatBody:
-    """The same request for a plain model call."""
+    """Returns a request to the Responses API as a plain model call."""
     items: Sequence[Mapping[str, object]] = (
         [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     )

@@ -64,7 +64,7 @@ class HttpAnswer(Protocol):
 
     @property
     def status(self) -> int:
-        """That of the answer itself, after interim ones."""
+        """The HTTP status of the answer itself, not of interim answers before it."""
         ...
 
     @property
