@@ -78,7 +78,7 @@ class LogLimit(logging.Filter):
             return True
 
     def filter_event(self, record: logging.LogRecord) -> bool:
-        """Filters an event of this library like `filter`; of warnings only the server's, which requests cause."""
+        """Filters an event of this library. Bounds only what requests cause: errors, and warnings of the server."""
         is_bounded = record.levelno >= logging.ERROR or record.name.startswith(_SERVER)
         return self.filter(record) if is_bounded else True
 

@@ -5,7 +5,6 @@ decides when its turns run. Explained in `docs/sessions.md`.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -124,11 +123,13 @@ class SessionDirectory:
         session.check_open()
         return session
 
-    def find_or_start(self, session_id: str | None, subject_id: str | None) -> Awaitable[SessionManager]:
+    async def find_or_start(self, session_id: str | None, subject_id: str | None) -> SessionManager:
         """Returns the open session of a message; without a session id, a new one. Raises as `find_open` and `start`."""
         if session_id is None:
-            return self.start(subject_id=subject_id)
-        return self.find_open(session_id, subject_id=subject_id)
+            return await self.start(subject_id=subject_id)
+        session = await self.find(session_id, subject_id=subject_id)
+        session.check_open()
+        return session
 
     def check(self, subject_id: str) -> None:
         """Raises SubjectErased if the subject is being erased."""
