@@ -11,7 +11,7 @@ from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.config import LimitsConfig
-from kitchener.errors import Overloaded, ReentrantTurn
+from kitchener.errors import ReentrantTurn, WaitedTooLong
 from kitchener.lanes.calling_chain import calling_chain
 
 
@@ -46,7 +46,7 @@ class ErasureGuard:
 
         Raises:
             ReentrantTurn: the caller is a tool of the subject's own turn
-            Overloaded: a turn or a consolidation did not end in time
+            WaitedTooLong: a turn or a consolidation did not end in time
         """
         sessions = self._sessions.active_of(subject_id)
         for session in sessions:
@@ -62,7 +62,7 @@ class ErasureGuard:
             with anyio.move_on_after(2 * self._grace_s) as waiting:
                 await self._consolidator.bar(namespace)
             if waiting.cancelled_caught:
-                raise Overloaded(f"a consolidation about {subject_id!r}", 1)
+                raise WaitedTooLong(f"a consolidation about {subject_id!r}", 2 * self._grace_s)
 
     def forget(self, subject_id: str) -> None:
         """Evicts the subject's sessions and cached turns from memory."""

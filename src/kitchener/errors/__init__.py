@@ -14,7 +14,7 @@
     │       └── ProvenanceError
     ├── NotOnRecord
     ├── Overloaded
-    │   └── TurnOverloaded
+    │   └── TurnOverloaded, WaitedTooLong
     ├── TurnTimeout, TurnReplaced
     ├── RuntimeClosed
     │   └── TurnShutDown
@@ -103,6 +103,7 @@ from kitchener.errors.root import (
     TurnReplaced,
     TurnShutDown,
     TurnTimeout,
+    WaitedTooLong,
 )
 
 __all__ = [
@@ -168,6 +169,7 @@ __all__ = [
     "UnknownSession",
     "UnknownSubject",
     "UnsupportedPart",
+    "WaitedTooLong",
 ]
 
 

@@ -44,6 +44,18 @@ class Overloaded(KitchenerError):
         return f"{self.what} is full ({self.limit} waiting){why}; {end}, send again later"
 
 
+class WaitedTooLong(Overloaded):
+    """A call had room in a queue, but its turn did not come until the deadline; or what it waited for did not end.
+
+    `what` says for what, and `seconds` how long. `limit` is 0, because no queue was full.
+    """
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(what, 0)
+        self.seconds = seconds
+        self.args = (f"{what} took more than {seconds:,.3g} s; nothing was started, send again later",)
+
+
 class TurnOverloaded(Overloaded):
     """A step of a turn waited for room in a full queue until the turn's deadline, and the turn was aborted.
 

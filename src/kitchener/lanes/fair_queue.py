@@ -67,7 +67,6 @@ class FairQueue(Generic[EntryT]):
         "_is_fair",
         "_lines",
         "_now",
-        "_queue_share",
         "_running_of",
         "asking",
         "capacity",
@@ -75,6 +74,7 @@ class FairQueue(Generic[EntryT]):
         "longest_wait_s",
         "place_share",
         "places",
+        "queue_share",
         "running",
         "waited",
         "waiting",
@@ -83,7 +83,7 @@ class FairQueue(Generic[EntryT]):
     def __init__(self, places: int, capacity: int, *, now: Callable[[], float], is_fair: bool = True) -> None:
         self.places, self.capacity, self._now = places, capacity, now
         self.place_share = places - places // 8 if is_fair else places
-        self._queue_share = capacity - capacity // 4 if is_fair else capacity
+        self.queue_share = capacity - capacity // 4 if is_fair else capacity
         self._running_of: dict[object, int] = {}
         """Places of each origin; an origin without a place is absent."""
         self._lines: _Lines[EntryT] = OrderedDict()
@@ -124,21 +124,25 @@ class FairQueue(Generic[EntryT]):
         self._running_of[origin] = held + 1
         return True
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry of any origin would get into the queue now."""
+        return self.waiting >= self.capacity + self.places - self.running
+
     def has_room(self, origin: object) -> bool:
         """Whether an entry of this origin would get into the queue now."""
-        free = self.places - self.running
-        if self.waiting >= self.capacity + free:
+        if self.is_full:
             return False
-        line = self._lines.get(origin)
-        if line is None or len(line) < self._queue_share:
+        line, free = self._lines.get(origin), self.places - self.running
+        if line is None or len(line) < self.queue_share:
             return True
-        return len(line) < self._queue_share + min(free, self.place_share - self._running_of.get(origin, 0))
+        return len(line) < self.queue_share + min(free, self.place_share - self._running_of.get(origin, 0))
 
     def push(self, entry: EntryT) -> None:
         """Adds an entry, to the queue or to those that ask for room."""
         origin = entry.origin
         entry.waits_since = self._now() if self.running + self.waiting >= self.places else None
-        if self.waiting < self._queue_share and not self._asking:
+        if self.waiting < self.queue_share and not self._asking:
             entry.has_room = True  # without a look at its line, which cannot be longer than the whole queue
         else:
             entry.has_room = origin not in self._asking and self.has_room(origin)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from kitchener.clock import loop_clock, scope_class
-from kitchener.errors import Overloaded
+from kitchener.errors import Overloaded, WaitedTooLong
 from kitchener.lanes.askers import tell_turn
 from kitchener.lanes.fair_queue import FairQueue, LaneStatistics
 from kitchener.lanes.wakeups import Wakeup, signals
@@ -59,9 +59,16 @@ class Lane:
         """The present counts of the lane, and of its waits so far."""
         return self._queue.statistics()
 
+    def late(self, seconds: float) -> WaitedTooLong:
+        """The error for an asker that was in the queue and got no place in so many seconds."""
+        return WaitedTooLong(f"the wait in {self._name} for one of {self._queue.places:,} places", seconds)
+
     def overloaded(self) -> Overloaded:
         """The error for an asker that finds no room."""
-        return Overloaded(self._name, self._queue.capacity)
+        queue = self._queue
+        if queue.is_full:
+            return Overloaded(self._name, queue.capacity)
+        return Overloaded(f"one subject's share of {self._name}", queue.queue_share)
 
     def has_room(self, origin: object) -> bool:
         """Whether an asker of this origin could wait in the queue now."""

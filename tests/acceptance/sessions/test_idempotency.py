@@ -1,7 +1,9 @@
 """One key, one turn: while it runs, after it has ended, after a restart, and after an abort."""
 
+import re
 import signal
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from kitchener import tool
 from kitchener.actors.tools.tool import Tool
-from kitchener.errors import CallerError, IdempotencyConflict, OutcomeUnknown, Overloaded
+from kitchener.errors import CallerError, IdempotencyConflict, OutcomeUnknown, Overloaded, WaitedTooLong
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.records.tools.tool_context import ToolContext
@@ -250,6 +252,22 @@ async def test_a_refused_messages_key_is_free(scripted: OpenRuntime) -> None:
         (rejected,) = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_REJECTED)
         assert rejected.payload["idempotency_key"] == "k1"
         assert (await runtime.supervisor().handle_turn(**call)).response == "echo: late"
+
+
+async def test_a_duplicate_that_waits_too_long_is_told_for_what(scripted: OpenRuntime) -> None:
+    """Regression: it said that a running turn was full."""
+    hold = Hold("running")
+    async with scripted(ScriptedProvider(echo, gate=hold)) as runtime:
+        session_id = await runtime.supervisor().start_session()
+        call: Call = {"message": "running", "session_id": session_id, "idempotency_key": "k1"}
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(runtime.supervisor().handle_turn, **call))
+                await hold.arrived["running"].wait()
+                late = await outcome(runtime.supervisor().handle_turn(**call, deadline=0.1))
+                hold.released["running"].set()
+    assert isinstance(late, WaitedTooLong)
+    assert re.fullmatch(r"the running turn of idempotency key 'k1' took more than 0\.\d+ s; nothing was started, .*", str(late))
 
 
 async def both_with_late(runtime: Runtime, hold: Hold, call: Mapping[str, Any]) -> list[TurnResult | Exception]:

@@ -5,7 +5,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from kitchener.actors.admission.admission import TurnLimiter
-from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced
+from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced, WaitedTooLong
 from kitchener.records.turn import TurnCall
 from tests.actors.admission.admission_kit import FAR, Message, Place
 from tests.actors.waiting import in_virtual_time, settle, settle_then
@@ -172,7 +172,9 @@ async def test_who_waits_for_the_session_past_the_deadline_is_overloaded() -> No
         late = Message("b")
         await late.send(place)
         assert anyio.current_time() == began + 30
-        assert isinstance(late.outcome, Overloaded)
+        assert isinstance(late.outcome, WaitedTooLong)
+        what = f"the wait for session {place.session.session_id}, where another call runs, took more than 30 s"
+        assert str(late.outcome) == f"{what}; nothing was started, send again later"
         assert place.written.rejections() == [("b", "overloaded")]
         running.go.set()
     assert place.is_free()

@@ -5,7 +5,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from kitchener.actors.admission.admission import TurnLimiter
-from kitchener.errors import Overloaded, RuntimeClosed
+from kitchener.errors import Overloaded, RuntimeClosed, WaitedTooLong
 from tests.actors.admission.admission_kit import FAR
 from tests.actors.waiting import in_virtual_time, settle, settle_then
 
@@ -57,10 +57,22 @@ async def test_so_many_turns_run_so_many_wait_and_the_next_is_turned_away_at_onc
             assert (limiter.running, limiter.waiting) == (2, 3)
             refusal = turns[-1].outcome
             assert isinstance(refusal, Overloaded)
-            assert (refusal.what, refusal.limit) == ("the runtime's queue of turns", 3)
+            assert (type(refusal), refusal.what, refusal.limit) == (Overloaded, "the runtime's queue of turns", 3)
             for turn in turns:
                 turn.go.set()
     assert (limiter.running, limiter.waiting) == (0, 0)
+
+
+async def test_one_subject_that_has_its_share_of_the_queue_is_told_so() -> None:
+    limiter = TurnLimiter(1, 8)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            turns = await enter_in_order(limiter, tasks, "abcdefg")
+            assert outcomes(turns) == ["running"] + ["waiting"] * 6
+            with pytest.raises(Overloaded, match=r"one subject's share of the runtime's queue of turns is full \(6 waiting\)"):
+                await limiter.enter(FAR)
+            for turn in turns:
+                turn.go.set()
 
 
 async def test_slots_are_given_in_the_order_of_asking() -> None:
@@ -97,8 +109,10 @@ async def test_who_waits_past_the_deadline_is_overloaded_and_its_place_is_free()
     async with anyio.create_task_group() as tasks:
         [running] = await enter_in_order(limiter, tasks, "a")
         began = anyio.current_time()
-        with pytest.raises(Overloaded):
+        with pytest.raises(WaitedTooLong) as late:
             await limiter.enter(began + 30)
+        what = "the wait in the runtime's queue of turns for one of 1 places"
+        assert str(late.value) == f"{what} took more than 30 s; nothing was started, send again later"
         assert anyio.current_time() == began + 30
         assert (limiter.running, limiter.waiting) == (1, 0)
         running.go.set()

@@ -17,7 +17,7 @@ from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.queue import SessionQueue, Waiter
 from kitchener.clock import loop_clock
 from kitchener.config import HO2Config
-from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced, UnsupportedPart
+from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced, UnsupportedPart, WaitedTooLong
 from kitchener.lanes.fair_queue import LaneStatistics
 from kitchener.lanes.lane import Lane
 from kitchener.records import events
@@ -32,7 +32,7 @@ class TurnLimiter:
     """
 
     def __init__(self, max_running: int, max_waiting: int) -> None:
-        self._lane = Lane("the runtime's queue of turns", max_running, max_waiting)
+        self._lane, self._now = Lane("the runtime's queue of turns", max_running, max_waiting), loop_clock()
         self._closed = False
         self._idle: anyio.Event | None = None
         self._scopes: set[anyio.CancelScope] = set()
@@ -71,28 +71,27 @@ class TurnLimiter:
             subject_id: the subject whose share the slot counts against
 
         Raises:
-            Overloaded: the queue or the subject's share of it is full, or the deadline passed; no slot was taken
+            Overloaded: the queue, or the subject's share of it, is full, or the deadline passed; no slot was taken
             RuntimeClosed: no more turns are admitted
         """
         if self.try_enter(subject_id):
             return
         if not self._lane.has_room(subject_id):
-            raise self._refusal()
+            self._refused += 1
+            raise self._lane.overloaded()
+        began = self._now()
         outcome = await self._lane.enter(subject_id, deadline)
         if outcome == "entered" and self._closed:
             self.leave(subject_id)
         if self._closed:
             raise _closed()
         if outcome != "entered":
-            raise self._refusal()
+            self._refused += 1
+            raise self._lane.overloaded() if outcome == "no room" else self._lane.late(deadline - began)
 
     def statistics(self) -> LaneStatistics:
         """The present counts of the queue of turns, and of its waits and refusals so far."""
         return replace(self._lane.statistics(), given_up=self._refused)
-
-    def _refusal(self) -> Overloaded:
-        self._refused += 1
-        return self._lane.overloaded()
 
     def leave(self, subject_id: str = "") -> None:
         """Releases a slot and grants it to the next waiting turn."""
@@ -228,6 +227,7 @@ class Admission:
         return queue
 
     async def _wait(self, queue: SessionQueue, session: SessionManager, waiter: Waiter, deadline: float) -> None:
+        began = self._now()
         queue.waiting.append(waiter)
         try:
             with anyio.CancelScope(deadline=deadline):
@@ -242,7 +242,7 @@ class Admission:
         if waiter.is_replaced:
             raise TurnReplaced(session.session_id)
         if not waiter.granted.is_set():
-            raise Overloaded(f"the queue of session {session.session_id}", self._config.session_queue)
+            raise WaitedTooLong(f"the wait for session {session.session_id}, where another call runs,", deadline - began)
 
     @staticmethod
     def _replace(queue: SessionQueue) -> None:
@@ -284,6 +284,7 @@ class Admission:
 _REASONS: dict[type[Exception], RejectReason] = {
     SessionBusy: "busy",
     Overloaded: "overloaded",
+    WaitedTooLong: "overloaded",
     TurnReplaced: "replaced",
     UnsupportedPart: "unsupported",
 }

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 import anyio
 
 from kitchener.actors.admission.content import same_parts
-from kitchener.errors import CallerError, IdempotencyConflict, OutcomeUnknown, Overloaded, ReentrantTurn, SubjectErased
+from kitchener.clock import loop_clock
+from kitchener.errors import CallerError, IdempotencyConflict, OutcomeUnknown, ReentrantTurn, SubjectErased, WaitedTooLong
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.ledger import LedgerGroup, StoredEntry
 from kitchener.records import events
@@ -81,6 +82,7 @@ class IdempotencyKeys:
 
     def __init__(self, agent_class: str, ledgers: LedgerGroup) -> None:
         self._agent_class, self._ledgers = agent_class, ledgers
+        self._now = loop_clock()
         self._running: dict[tuple[KeyOwner, str], KeyUse] = {}
 
     @asynccontextmanager
@@ -101,11 +103,11 @@ class IdempotencyKeys:
             ReentrantTurn: the key's running turn waits for the caller
             OutcomeUnknown: the key's turn was aborted while a tool with effects ran
             SubjectErased: the key's turn was erased with its subject
-            Overloaded: the running turn did not finish before the deadline
+            WaitedTooLong: the running turn did not finish before the deadline
         """
         owner, output = _owner_of(call), call.output.hash if call.output is not None else None
         client_tools = call.client_tools.hash if call.client_tools is not None else None
-        options = (call.tool_choice, call.acceptance, call.memory)
+        options, began = (call.tool_choice, call.acceptance, call.memory), self._now()
         message = KeyedMessage(text, call.speaker, call.parts, output, client_tools, options)
         while (running := self._running.get((owner, key))) is not None:
             if running.message != message:
@@ -118,7 +120,7 @@ class IdempotencyKeys:
                 yield running
                 return
             if not running.done.is_set():
-                raise Overloaded(f"idempotency key {key!r}: its running turn", 1)
+                raise WaitedTooLong(f"the running turn of idempotency key {key!r}", deadline - began)
         mine = self._running[owner, key] = KeyUse(message)
         try:
             mine.result = await self._finished(key, message, owner)
