@@ -23,7 +23,10 @@ class ConfigError(KitchenerError):
     """
 
     def __init__(self, source: str, key: str, value: str, expected: str) -> None:
-        self.source, self.key, self.value, self.expected = source, key, value, expected
+        self.source: str = source
+        self.key: str = key
+        self.value: str = value
+        self.expected: str = expected
         where = f"{source}: {key}" if key else source
         shown = f" = {value}" if value else ""
         super().__init__(f"{where}{shown}: {expected}")
@@ -37,7 +40,8 @@ class Overloaded(KitchenerError):
     """A bounded queue stayed full until the deadline. Nothing was started, unless it is `TurnOverloaded`. Send again later."""
 
     def __init__(self, what: str, limit: int) -> None:
-        self.what, self.limit = what, limit
+        self.what: str = what
+        self.limit: int = limit
         super().__init__(self._text("nothing was started"))
 
     def _text(self, end: str, why: str = "") -> str:
@@ -52,7 +56,8 @@ class TurnOverloaded(Overloaded):
 
     def __init__(self, what: str, limit: int, turn_id: str, waited_for: str = "") -> None:
         super().__init__(what, limit)
-        self.turn_id, self.waited_for = turn_id, waited_for
+        self.turn_id: str = turn_id
+        self.waited_for: str = waited_for
         why = f" ({waited_for})" if waited_for else ""
         self.args = (self._text(f"turn {turn_id} waited for room until its deadline and was aborted", why),)
 
@@ -64,7 +69,9 @@ class TurnTimeout(KitchenerError):
     """
 
     def __init__(self, turn_id: str, seconds: float, waited_for: str = "") -> None:
-        self.turn_id, self.seconds, self.waited_for = turn_id, seconds, waited_for
+        self.turn_id: str = turn_id
+        self.seconds: float = seconds
+        self.waited_for: str = waited_for
         why = f" ({waited_for})" if waited_for else ""
         super().__init__(f"turn {turn_id} passed its deadline of {seconds:g} s{why} and was aborted; the session is usable")
 
@@ -101,7 +108,8 @@ class AdminRefused(KitchenerError):
     """
 
     def __init__(self, kind: str, message: str) -> None:
-        self.kind, self.message = kind, message
+        self.kind: str = kind
+        self.message: str = message
         super().__init__(message)
 
     @property
@@ -119,7 +127,10 @@ class FolderDamaged(KitchenerError):
     """A file of an exported session is missing, or `field` of it is not what the export wrote. Nothing was imported."""
 
     def __init__(self, path: str, field: str, expected: str, found: str) -> None:
-        self.path, self.field, self.expected, self.found = path, field, expected, found
+        self.path: str = path
+        self.field: str = field
+        self.expected: str = expected
+        self.found: str = found
         super().__init__(f"{path}: {field}: expected {expected}, found {found}; nothing was imported: export the session again")
 
 
@@ -178,8 +189,12 @@ class ProviderError(KitchenerError):
         retry_after_s: float | None = None,
         output_begun: bool = False,
     ) -> None:
-        self.provider_id, self.reason, self.detail = provider_id, reason, detail
-        self.status, self.retry_after_s, self.output_begun = status, retry_after_s, output_begun
+        self.provider_id: str = provider_id
+        self.detail: str = detail
+        self.reason = reason
+        self.status: int | None = status
+        self.retry_after_s: float | None = retry_after_s
+        self.output_begun: bool = output_begun
         super().__init__(f"provider {provider_id!r}: {reason}: {detail}")
 
     @property
