@@ -156,7 +156,11 @@ class ApprovalAnswered(CallerError):
 
 
 class ApprovalVoid(CallerError):
-    """The tool has changed since its call was asked for, so nothing was done. `result`: of the turn that told the model."""
+    """The tool has changed since its call was asked for, so it was not called.
+
+    Attributes:
+        result: the `TurnResult` of the turn that told the model; None: no turn ran, because other calls still wait
+    """
 
     def __init__(self, approval_id: str, tool_id: str, result: object = None) -> None:
         self.approval_id: str = approval_id
