@@ -1,11 +1,15 @@
 """The root of the tree of errors, and its branches without many leaves: settings, running, administration, providers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, get_args
 
 
 class KitchenerError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package. They can be copied and sent to another process."""
+
+    def __reduce__(self) -> tuple[Callable[..., "KitchenerError"], tuple[object, ...]]:
+        """The default would call `__init__` with the message alone, which a pool of processes could not bear."""
+        return _restored, (type(self), self.args, self.__dict__)
 
 
 CONFIGURATION: Final = "configuration"
@@ -205,6 +209,13 @@ class ProviderError(KitchenerError):
 
 class ExecutorError(KitchenerError):
     """The executor itself failed (a bug, not a model or tool failure). The cause is chained."""
+
+
+def _restored(kind: type[KitchenerError], args: tuple[object, ...], fields: Mapping[str, object]) -> KitchenerError:
+    """An error with the message and the attributes that it had elsewhere."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 def _tree(root: type[KitchenerError]) -> Iterator[type[KitchenerError]]:
