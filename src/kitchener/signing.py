@@ -32,7 +32,7 @@ class Signer:
     def __init__(self, public_key: str, sign: Callable[[bytes], bytes]) -> None:
         self.public_key = public_key
         """The public key that checks this key's signatures: 64 hex digits."""
-        self.signer = signer_id(public_key)
+        self.signer: str = signer_id(public_key)
         """Short name of the key: `ed25519:` and 16 hex digits."""
         self._sign = sign
 

@@ -1,6 +1,8 @@
 """The tree of errors as it is drawn, and the facts that each error carries."""
 
+import copy
 import inspect
+import pickle
 import re
 from typing import Any, get_args
 
@@ -127,6 +129,16 @@ def made(kind: type[KitchenerError]) -> KitchenerError:
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
     ]
     return kind(*positional, **values)
+
+
+@pytest.mark.parametrize("name", defined())
+def test_an_error_reaches_another_process_as_it_is(name: str) -> None:
+    """As from a worker of Celery, or of a pool of processes. Regression: an error that could not be read broke such a pool."""
+    kind = defined()[name]
+    error = kind("a text") if kind.__init__ is KitchenerError.__init__ else made(kind)
+    error.add_note("seen in a worker")
+    for same in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (type(same), str(same), vars(same)) == (kind, str(error), vars(error))
 
 
 @pytest.mark.parametrize("name", WITH_FACTS)

@@ -95,7 +95,9 @@ class HO2Supervisor:
             host=self._host,
         )
         parts = assemble(given)
-        self.agent_class, self.config, self.attention = agent_class, config, parts.attention
+        self.agent_class: str = agent_class
+        self.config: HO2Config = config
+        self.attention: AttentionRetriever = parts.attention
         self._ledgers, self._sessions, self._admission = ledgers, parts.sessions, parts.admission
         self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
         self._runner, self._consolidations, self._approvals = parts.runner, parts.consolidations, parts.approvals

@@ -25,8 +25,12 @@ class LedgerDamaged(LedgerError):
     """
 
     def __init__(self, path: str, *, line: int, offset: int, field: str, expected: str, found: str) -> None:
-        self.path, self.line, self.offset = path, line, offset
-        self.field, self.expected, self.found = field, expected, found
+        self.path: str = path
+        self.line: int = line
+        self.offset: int = offset
+        self.field: str = field
+        self.expected: str = expected
+        self.found: str = found
         where = f"{path}: line {line} (byte {offset}): {field}"
         super().__init__(f"{where}: expected {expected}, found {found}; nothing was changed")
 
@@ -39,7 +43,9 @@ class PartDamaged(LedgerError):
     """The stored bytes of an image or a file are missing, were changed, or cannot be decrypted."""
 
     def __init__(self, path: str, content_hash: str, problem: str) -> None:
-        self.path, self.content_hash, self.problem = path, content_hash, problem
+        self.path: str = path
+        self.content_hash: str = content_hash
+        self.problem: str = problem
         super().__init__(f"{path}: {problem} (content {first_chars(content_hash, 24)}); restore it from a backup")
 
 
@@ -47,7 +53,8 @@ class LedgerLocked(LedgerError):
     """Another writer holds the ledger. `holder` says which, `THIS_PROCESS` if it is another runtime of this process."""
 
     def __init__(self, path: str, holder: str) -> None:
-        self.path, self.holder = path, holder
+        self.path: str = path
+        self.holder: str = holder
         waiting = "stop it, let `open_runtime(lock_wait_s=…)` wait for it"
         remedy = "close the runtime that has it" if holder == THIS_PROCESS else waiting
         super().__init__(f"{path} is in use by {holder}; one runtime writes a ledger at a time: {remedy}, or use another root")
@@ -57,7 +64,8 @@ class LedgerPathError(LedgerError):
     """The path cannot hold a ledger."""
 
     def __init__(self, path: str, problem: str) -> None:
-        self.path, self.problem = path, problem
+        self.path: str = path
+        self.problem: str = problem
         super().__init__(f"{path}: {problem}")
 
 
@@ -69,7 +77,8 @@ class LedgerWriteError(LedgerError):
     """A write or fsync failed. Waiting entries may or may not be stored; the ledger takes no more entries."""
 
     def __init__(self, path: str, problem: str) -> None:
-        self.path, self.problem = path, problem
+        self.path: str = path
+        self.problem: str = problem
         super().__init__(f"{path}: cannot write: {problem}; the ledger takes no more entries until it is opened again")
 
 
@@ -94,7 +103,8 @@ class EntryRefused(LedgerError):
     """A value has no canonical form, so it cannot enter a ledger. `path` leads to the wrong part: `payload.arguments[2]`."""
 
     def __init__(self, path: str, problem: str) -> None:
-        self.path, self.problem = path, problem
+        self.path: str = path
+        self.problem: str = problem
         super().__init__(f"{path or 'value'}: {problem}")
 
 
@@ -102,7 +112,10 @@ class EntryTooLarge(LedgerError):
     """The entry is larger than `max_entry_bytes`; nothing was written."""
 
     def __init__(self, ledger_id: str, entry_type: str, size: int, limit: int) -> None:
-        self.ledger_id, self.entry_type, self.size, self.limit = ledger_id, entry_type, size, limit
+        self.ledger_id: str = ledger_id
+        self.entry_type: str = entry_type
+        self.size: int = size
+        self.limit: int = limit
         super().__init__(f"{ledger_id}: {entry_type} of {size} bytes exceeds max_entry_bytes = {limit}; not written")
 
 
@@ -114,5 +127,8 @@ class StaleHead(LedgerError):
     """The session's last entry is not the one that the writer expected, because another writer added entries."""
 
     def __init__(self, ledger_id: str, session_id: str, expected: str, found: str) -> None:
-        self.ledger_id, self.session_id, self.expected, self.found = ledger_id, session_id, expected, found
+        self.ledger_id: str = ledger_id
+        self.session_id: str = session_id
+        self.expected: str = expected
+        self.found: str = found
         super().__init__(f"{ledger_id}: session {session_id}: expected last entry {expected}, found {found}")

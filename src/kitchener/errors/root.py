@@ -1,11 +1,15 @@
 """The root of the tree of errors, and its branches without many leaves: settings, running, administration, providers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, get_args
 
 
 class KitchenerError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package. They can be copied and sent to another process."""
+
+    def __reduce__(self) -> tuple[Callable[..., "KitchenerError"], tuple[object, ...]]:
+        """The default would call `__init__` with the message alone, which a pool of processes could not bear."""
+        return _restored, (type(self), self.args, self.__dict__)
 
 
 CONFIGURATION: Final = "configuration"
@@ -23,7 +27,10 @@ class ConfigError(KitchenerError):
     """
 
     def __init__(self, source: str, key: str, value: str, expected: str) -> None:
-        self.source, self.key, self.value, self.expected = source, key, value, expected
+        self.source: str = source
+        self.key: str = key
+        self.value: str = value
+        self.expected: str = expected
         where = f"{source}: {key}" if key else source
         shown = f" = {value}" if value else ""
         super().__init__(f"{where}{shown}: {expected}")
@@ -37,7 +44,8 @@ class Overloaded(KitchenerError):
     """A bounded queue stayed full until the deadline. Nothing was started, unless it is `TurnOverloaded`. Send again later."""
 
     def __init__(self, what: str, limit: int) -> None:
-        self.what, self.limit = what, limit
+        self.what: str = what
+        self.limit: int = limit
         super().__init__(self._text("nothing was started"))
 
     def _text(self, end: str, why: str = "") -> str:
@@ -64,7 +72,8 @@ class TurnOverloaded(Overloaded):
 
     def __init__(self, what: str, limit: int, turn_id: str, waited_for: str = "") -> None:
         super().__init__(what, limit)
-        self.turn_id, self.waited_for = turn_id, waited_for
+        self.turn_id: str = turn_id
+        self.waited_for: str = waited_for
         why = f" ({waited_for})" if waited_for else ""
         self.args = (self._text(f"turn {turn_id} waited for room until its deadline and was aborted", why),)
 
@@ -76,7 +85,9 @@ class TurnTimeout(KitchenerError):
     """
 
     def __init__(self, turn_id: str, seconds: float, waited_for: str = "") -> None:
-        self.turn_id, self.seconds, self.waited_for = turn_id, seconds, waited_for
+        self.turn_id: str = turn_id
+        self.seconds: float = seconds
+        self.waited_for: str = waited_for
         why = f" ({waited_for})" if waited_for else ""
         super().__init__(f"turn {turn_id} passed its deadline of {seconds:g} s{why} and was aborted; the session is usable")
 
@@ -113,7 +124,8 @@ class AdminRefused(KitchenerError):
     """
 
     def __init__(self, kind: str, message: str) -> None:
-        self.kind, self.message = kind, message
+        self.kind: str = kind
+        self.message: str = message
         super().__init__(message)
 
     @property
@@ -131,7 +143,10 @@ class FolderDamaged(KitchenerError):
     """A file of an exported session is missing, or `field` of it is not what the export wrote. Nothing was imported."""
 
     def __init__(self, path: str, field: str, expected: str, found: str) -> None:
-        self.path, self.field, self.expected, self.found = path, field, expected, found
+        self.path: str = path
+        self.field: str = field
+        self.expected: str = expected
+        self.found: str = found
         super().__init__(f"{path}: {field}: expected {expected}, found {found}; nothing was imported: export the session again")
 
 
@@ -190,8 +205,12 @@ class ProviderError(KitchenerError):
         retry_after_s: float | None = None,
         output_begun: bool = False,
     ) -> None:
-        self.provider_id, self.reason, self.detail = provider_id, reason, detail
-        self.status, self.retry_after_s, self.output_begun = status, retry_after_s, output_begun
+        self.provider_id: str = provider_id
+        self.detail: str = detail
+        self.reason = reason
+        self.status: int | None = status
+        self.retry_after_s: float | None = retry_after_s
+        self.output_begun: bool = output_begun
         super().__init__(f"provider {provider_id!r}: {reason}: {detail}")
 
     @property
@@ -202,6 +221,13 @@ class ProviderError(KitchenerError):
 
 class ExecutorError(KitchenerError):
     """The executor itself failed (a bug, not a model or tool failure). The cause is chained."""
+
+
+def _restored(kind: type[KitchenerError], args: tuple[object, ...], fields: Mapping[str, object]) -> KitchenerError:
+    """An error with the message and the attributes that it had elsewhere."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 def _tree(root: type[KitchenerError]) -> Iterator[type[KitchenerError]]:

@@ -37,8 +37,8 @@ class OwnLoop:
         if running is not self._loop and running is not None:
             raise CallerError(
                 "the runtime was opened on another event loop, and takes calls only there: open it on the event loop that calls"
-                " it. Tests that share a runtime run on the event loop of its fixture (with pytest-asyncio: give both the same"
-                " `loop_scope`)"
+                " it. A program that calls `asyncio.run` for each event opens it in each, or uses one `open_sync`. Tests that"
+                " share a runtime run on the event loop of its fixture (with pytest-asyncio: give both the same `loop_scope`)"
             )
 
 

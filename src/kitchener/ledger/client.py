@@ -94,7 +94,7 @@ class LedgerClient(LedgerReads):
         super().__init__(journal.path, keys)
         self.ledger_id = journal.ledger_id
         self.config = config
-        self.opened_from = storage.opened_from
+        self.opened_from: str = storage.opened_from
         """How opening verified the ledger: it was `empty`, verified from the index's `checkpoint` on, or in `full`."""
         self.recovered: Recovered | None = journal.recovered
         """The bytes that opening cut off the file; None: nothing was cut."""

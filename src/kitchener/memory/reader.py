@@ -201,7 +201,8 @@ class MemoryReader(ReadOperations):
 
     def __init__(self, signals: LedgerReader, overlays: LedgerReader, config: HO3MemoryConfig, clock: Clock) -> None:
         super().__init__(config, clock)
-        self.signals, self.overlays = signals, overlays
+        self.signals: LedgerReader = signals
+        self.overlays: LedgerReader = overlays
 
     @classmethod
     @asynccontextmanager

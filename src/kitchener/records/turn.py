@@ -148,7 +148,7 @@ class TurnResult(Generic[OutputT]):
     intent_id: str | None = None
     """The intent that the turn served; None: there is no active intent, or `context_mode` is not `enforce`."""
     quality_gate_passed: bool = True
-    """Whether the reply passed the quality gate."""
+    """Always `not degraded`: False if no attempt at the reply was accepted, or if the turn had no attempt."""
     consolidation_candidates: ConsolidationCandidates = NO_CANDIDATES
     """Signals that crossed the memory gate in this turn, for `run_consolidation`."""
     degraded: bool = False

@@ -191,7 +191,8 @@ class Rerun:
     """
 
     def __init__(self, replays: Replays, tape: Tape, *, is_other: bool = False) -> None:
-        self._replays, self.tape = replays, RerunTape(tape, is_other=is_other)
+        self.tape: RerunTape = RerunTape(tape, is_other=is_other)
+        self._replays = replays
         self._clock, self._gateway = RecordedClock(), RerunGateway(self.tape)
         self._memory = replays.memory_for(self.tape, self._clock, RerunMemory)
         self._supervisor: HO2Supervisor | None = None

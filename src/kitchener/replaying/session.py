@@ -95,10 +95,15 @@ class Replays:
         unnamed_tools: ToolRegistry,
         sources: RequestSources | None = None,
     ) -> None:
-        self.recorded, self.settings, self.agent_class = recorded, settings, recorded.agent.agent_class
-        self._tools, self._unnamed_tools, self.prompts = tools, unnamed_tools, prompts
-        self.sources = PresentSources(recorded.agent, tools, sources, settings.router.request_fields)
-        self.supervisors = ReplaySupervisors(recorded.agent, settings, prompts, tools, unnamed_tools, self.sources)
+        self.recorded: RecordedLedgers = recorded
+        self.settings: RuntimeConfig = settings
+        self.agent_class: str = recorded.agent.agent_class
+        self.prompts: PromptLibrary = prompts
+        self._tools, self._unnamed_tools = tools, unnamed_tools
+        self.sources: PresentSources = PresentSources(recorded.agent, tools, sources, settings.router.request_fields)
+        self.supervisors: ReplaySupervisors = ReplaySupervisors(
+            recorded.agent, settings, prompts, tools, unnamed_tools, self.sources
+        )
         self._signers: RecordedSigners | None = None
         self._configurations = RecordedConfigurations(recorded.sources)
         self._known_names: dict[str, dict[tuple[str, str], str]] = {}

@@ -57,7 +57,7 @@ class Keyring:
     """
 
     def __init__(self, directory: Path | str) -> None:
-        self.directory = Path(directory)
+        self.directory: Path = Path(directory)
         self._files = KeyFiles(self.directory)
         self._recent: dict[str, SubjectKey] = {}
         self._older: dict[str, SubjectKey] = {}

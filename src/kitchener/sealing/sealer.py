@@ -47,9 +47,10 @@ class Sealer:
     """
 
     def __init__(self, keyring: Keyring, sealed_fields: Mapping[str, tuple[str, ...]], *, seals: bool = True) -> None:
-        self.keyring, self.seals = keyring, seals
+        self.keyring: Keyring = keyring
+        self.seals: bool = seals
         self._fields = sealed_fields
-        self.sealed_types = frozenset(sealed_fields if seals else ())
+        self.sealed_types: frozenset[str] = frozenset(sealed_fields if seals else ())
         """The types of new entries that may have something to encrypt. Only these need `missing_key` and `seal`."""
         self._awaited = dict[str, None]()
         self._loading: _Load | None = None

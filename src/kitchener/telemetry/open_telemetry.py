@@ -42,7 +42,7 @@ class OpenTelemetry:
     ) -> None:
         self._tracing = tracing = Tracing(tracer_provider, meter_provider, logger_provider)
         self._propagator = TraceContextTextMapPropagator()
-        self.kinds = ComponentKinds(
+        self.kinds: ComponentKinds = ComponentKinds(
             runner=partial(ObservedRunner, tracing),
             turn_memory=partial(ObservedMemory, tracing=tracing),
             consolidator=partial(ObservedConsolidator, tracing),

@@ -89,7 +89,7 @@ class AttentionRetriever:
         self._never_waits = bool(getattr(context_provider, "never_waits", False))
         self._recent_turns, self._max_matches = config.recent_turns, config.attention_matches
         self._is_chat = is_chat
-        self.template_id = template.template_id
+        self.template_id: str = template.template_id
         self._max_tokens = min(config.attention_budget_tokens, template.budget.max_context_tokens)
         self._max_queries = min(config.attention_budget_queries, template.budget.max_queries)
         self._timeout_s = min(config.attention_timeout_ms, template.budget.timeout_ms) / 1_000

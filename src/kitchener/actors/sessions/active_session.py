@@ -20,6 +20,8 @@ from kitchener.context.fold.context_events import FOLDED_TYPES
 from kitchener.errors import SessionEnded, SubjectErased
 from kitchener.ids import (
     EntryId,
+    SessionId,
+    SubjectId,
     TurnId,
     WorkOrderId,
     turn_id,
@@ -87,10 +89,11 @@ class SessionManager:
         clock: Clock,
         authority: ContextAuthority | None = None,
     ) -> None:
-        self.state, self._authority = state, authority
-        self.session_id = state.session_id
+        self.state: SessionState = state
+        self._authority = authority
+        self.session_id: SessionId = state.session_id
         """The session's id."""
-        self.subject_id = state.subject_id
+        self.subject_id: SubjectId = state.subject_id
         """The subject of the conversation."""
         self._base: CommonPayload = {"session_id": self.session_id, "subject_id": self.subject_id, "v": VERSION}
         self._agent_class = agent_class
@@ -99,14 +102,14 @@ class SessionManager:
         self._clock = clock
         self.queue: SessionQueue | None = None
         """The calls that hold the session or wait for it, managed by `admission.py`; None: there are none."""
-        self.rejecting = 0
+        self.rejecting: int = 0
         """Rejections that are being written. The session stays active until they are written, because the ledger lacks them."""
-        self.last_used = 0.0
+        self.last_used: float = 0.0
         self.thread: SessionThread | None = None
         """The Context Authority's state of the session; None if the Authority is off."""
         state.window = deque(state.window, maxlen=config.attention_window_turns)
         state.tool_results = deque(state.tool_results, maxlen=config.recalled_results)
-        self.results = SessionResults(state, ledgers, config)
+        self.results: SessionResults = SessionResults(state, ledgers, config)
         """The tool results that later turns may be shown."""
         self._window_sizes: deque[int] = deque(maxlen=config.attention_window_turns)
         self._window_chars = self._seen_turns = 0

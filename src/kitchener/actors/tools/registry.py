@@ -62,16 +62,16 @@ class ToolRegistry:
         replaceable: Iterable[ToolSource] = (),
     ) -> None:
         self._gates = ToolGates(limits)
-        self.functions = tuple(_as_tool(each) for each in tools)
+        self.functions: tuple[RunnableTool, ...] = tuple(_as_tool(each) for each in tools)
         """The tools that are neither built in nor those of a source that `replace` can change."""
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
-        self.replaceable = tuple(self._replaceable)
+        self.replaceable: tuple[ToolSource, ...] = tuple(self._replaceable)
         """The sources whose tools `replace` can change."""
-        self.builtin = tuple(builtin)
+        self.builtin: tuple[RunnableTool, ...] = tuple(builtin)
         """The tools that Kitchener brings along."""
         self._timeout_s, self._max_result_bytes, self._threads = timeout_s, max_result_bytes, ToolThreads(max_threads)
         self._in_tasks: set[ToolJob] = set()
-        self.of_client = frozenset[str]()
+        self.of_client: frozenset[str] = frozenset[str]()
         """The tools that the caller of a turn runs."""
         self._held: dict[str, ToolRegistry] = {}
         """The tools that `hold` gave to turns, by turn id."""

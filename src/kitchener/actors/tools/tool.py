@@ -19,7 +19,7 @@ from kitchener.criteria import criterion_problem
 from kitchener.errors import ToolError
 from kitchener.plain_names import quoted
 from kitchener.records.prompt import ToolSpec
-from kitchener.records.tools.runnable_tool import function_source, function_traits
+from kitchener.records.tools.runnable_tool import ToolSource, ToolTraits, function_source, function_traits
 from kitchener.records.tools.tool_context import ToolContext
 
 P = ParamSpec("P")
@@ -71,25 +71,29 @@ class Tool(Generic[P, R]):
         if not callable(function):
             found = type(function).__name__
             raise ToolError(f"a tool is {found}: expected a function; names of functions belong into the settings' `tools`")
-        self.tool_id = name if name is not None else getattr(function, "__name__", "")
+        self.tool_id: str = name if name is not None else getattr(function, "__name__", "")
         if not _TOOL_ID.fullmatch(self.tool_id):
             raise ToolError(f"tool name {self.tool_id!r}: expected 1 to 64 letters, digits, '_', '.' or '-'; give name=…")
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ToolError(f"tool {self.tool_id!r}: timeout_s: expected seconds above 0, found {timeout_s!r}")
-        self.acceptance = _checked_criteria(self.tool_id, acceptance)
-        self.limits = _checked_limits(self.tool_id, limits)
+        self.acceptance: tuple[str, ...] = _checked_criteria(self.tool_id, acceptance)
+        self.limits: ToolLimits = _checked_limits(self.tool_id, limits)
         called = code_of(function)
         if inspect.isgeneratorfunction(called):
             raise ToolError(
                 f"tool {self.tool_id!r}: is a generator; return a list, or make it `async def` to yield its progress"
             )
         docstring = inspect.getdoc(function) or ""
-        self.description = summary(docstring) if description is None else description
-        self.is_read_only, self.timeout_s, self.closes_intent = read_only, timeout_s, closes_intent
-        self.policy_name, self.source = self.tool_id, function_source(self.tool_id)
-        self.traits, self.requires_approval = function_traits(read_only=read_only, is_trusted=trusted), requires_approval
+        self.description: str = summary(docstring) if description is None else description
+        self.is_read_only: bool = read_only
+        self.timeout_s: float | None = timeout_s
+        self.closes_intent: bool = closes_intent
+        self.policy_name: str = self.tool_id
+        self.source: ToolSource = function_source(self.tool_id)
+        self.traits: ToolTraits = function_traits(read_only=read_only, is_trusted=trusted)
+        self.requires_approval: bool = requires_approval
         self._signature = read_signature(function, self.tool_id, ToolContext)
-        self.parameters = self._signature.parameters
+        self.parameters: Mapping[str, Any] = self._signature.parameters
         self._has_steps = inspect.isasyncgenfunction(called)
         self._is_async = self._has_steps or inspect.iscoroutinefunction(called)
         self._function = function

@@ -55,7 +55,7 @@ class OfflineProvider:
         provider_id: the provider that its responses name
     """
 
-    traits = ProviderTraits(built_in=True, needs_timeout=False, model_id=MODEL_ID)
+    traits: ProviderTraits = ProviderTraits(built_in=True, needs_timeout=False, model_id=MODEL_ID)
 
     def __init__(self, provider_id: str = "offline") -> None:
         self._provider_id = provider_id

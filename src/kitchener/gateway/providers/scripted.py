@@ -57,7 +57,9 @@ class ScriptedProvider:
         self._gate, self._latency_s, self._record = gate, latency_s, record
         self._used = self._made = 0
         waits = gate is not None or latency_s > 0 or inspect.iscoroutinefunction(self._function)
-        self.traits = ProviderTraits(built_in=True, needs_timeout=waits, model_id=model_id, media_types=media_types)
+        self.traits: ProviderTraits = ProviderTraits(
+            built_in=True, needs_timeout=waits, model_id=model_id, media_types=media_types
+        )
 
     @classmethod
     def replies(cls, text: str, *, record: bool = False, latency_s: float = 0.0) -> Self:

@@ -110,27 +110,27 @@ class StoredEntry:
         opener: Opener | None,
         payload: Payload | None = None,
     ) -> None:
-        self.ledger_id = ledger_id
+        self.ledger_id: str = ledger_id
         """Name of the ledger that holds the entry."""
-        self.seq = seq
+        self.seq: int = seq
         """Number of the entry in its ledger, from 1 without gaps."""
-        self.entry_id = entry_id
+        self.entry_id: str = entry_id
         """`E-YYYY-MM-DD-{seq:012d}`"""
-        self.entry_hash = entry_hash
+        self.entry_hash: str = entry_hash
         """`sha256:` and 64 hex digits over `body`."""
-        self.entry_type = entry_type
+        self.entry_type: str = entry_type
         """What happened, e.g. `WO_PLANNED`."""
-        self.entity_id = entity_id
+        self.entity_id: str = entity_id
         """The id of the thing that the entry is about."""
-        self.timestamp = timestamp
+        self.timestamp: str = timestamp
         """ISO time, UTC, microseconds."""
-        self.body = body
+        self.body: bytes = body
         """The stored bytes of the entry: canonical JSON of entity, type, payload and time."""
-        self.session_id = session_id
+        self.session_id: str | None = session_id
         """The payload's session; None: it has none."""
-        self.keys = keys
+        self.keys: tuple[str, ...] = keys
         """The index keys of the entry besides its session."""
-        self.is_joined = False
+        self.is_joined: bool = False
         """While the entry is pending: whether the entry after it must be in the same commit."""
         self._opener = opener
         self._payload = payload

@@ -35,7 +35,7 @@ class ConfirmationRequired(Exception):
     """
 
     def __init__(self, message: str, response_schema: Mapping[str, object] | None = None, state: Json = None) -> None:
-        self.question = ToolQuestion(message, response_schema, state)
+        self.question: ToolQuestion = ToolQuestion(message, response_schema, state)
         super().__init__(message)
 
 

@@ -70,6 +70,7 @@ class TurnAnswer(DescribedAnswer):
     intent_id: str | None
     """The intent that the turn served."""
     quality_gate_passed: bool
+    """Always the opposite of `degraded`."""
     consolidation_candidates: list[str]
     """Signals that crossed the memory gate in this turn."""
     degraded: bool
