@@ -104,8 +104,7 @@ class Index:
         self._ledger_id, self._keys = ledger_id, keys
         self._is_unsure = False
         self._writer = _connect(path)
-        self.reader = _connect(path)
-        """The connection for queries."""
+        self._reader: sqlite3.Connection | None = None
 
     def load(self) -> None:
         """Reads the index, or creates an empty one; raises IndexDamaged if it is not this ledger's, or sqlite3.Error."""
@@ -116,8 +115,7 @@ class Index:
             self.clear(IndexedState())
         elif found != _PARTS:
             raise IndexDamaged("parts of it are missing")
-        # By the connection for queries: it opens its files now, since no descriptor may be left for them later.
-        self.known = read_known(self.reader, self._ledger_id, self._keys)
+        self.known = read_known(self._writer, self._ledger_id, self._keys)
 
     def clear(self, known: IndexedState) -> None:
         """Deletes all rows and stores these facts."""
@@ -157,9 +155,16 @@ class Index:
             self._writer.execute("UPDATE head SET durable_seq = ?, checksum = ?", (durable_seq, check))
             self.known, self._is_unsure = known, False
 
+    def reader(self) -> sqlite3.Connection:
+        """The connection for queries. Opened by the first one, it finds a file that was damaged since the index was opened."""
+        if self._reader is None:
+            self._reader = _connect(self.path)
+        return self._reader
+
     def close(self) -> None:
         """Closes both connections."""
-        self.reader.close()
+        if self._reader is not None:
+            self._reader.close()
         self._writer.close()
 
     def _make_sure(self) -> None:

@@ -113,7 +113,7 @@ class Storage:
         if not self._answers:
             return None
         try:
-            return question(self._index.reader, self._index.known)
+            return question(self._index.reader(), self._index.known)
         except FAULTS as error:
             if not is_for_a_while(error):
                 self.distrust(str(error))
