@@ -81,13 +81,17 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "functions": "tools",
     "llm": "model",
     "max_completion_tokens": "max_tokens",
+    "max_iterations": "tool_turn_limit",
     "max_output_tokens": "max_tokens",
+    "max_steps": "tool_turn_limit",
+    "max_turns": "tool_turn_limit",
     "memory": "ho3_enabled",
     "model_id": "model",
     "model_kwargs": "extra_body",
     "model_name": "model",
     "persona": "instructions",
     "prompt": "instructions",
+    "recursion_limit": "tool_turn_limit",
     "role": "instructions",
     "stop_sequences": "stop",
     "system": "instructions",
@@ -266,6 +270,8 @@ def _expected(error: ErrorDetails, model: type[Settings], at: SettingPath) -> st
         return "is required"
     if error["type"] == "value_error":  # of a check in `runtime_config.py`, which says what it expects
         return str(error["ctx"]["error"])
+    if "tools" in at and callable(error["input"]):
+        return "must be the name of a tool; the function itself goes to `open_runtime(tools=[…])`"
     return _SUBJECT_OF_MESSAGE.sub("must", error["msg"])
 
 

@@ -88,7 +88,9 @@ def _asked(agent: HO2Config) -> set[str]:
 
 def _check_choice(choice: ModelChoice, router: RouterConfig, given: Collection[str], source: str, at: SettingPath) -> None:
     if (provider_id := choice.provider) is None:
-        return
+        provider_id = router.default_provider
+        if choice.model is None or router.domain_tag_routes:
+            return
     known = {"offline", *router.providers, *given}
     if provider_id not in known:
         expected = f"no such provider; there are: {described_names(known)}"
@@ -98,6 +100,8 @@ def _check_choice(choice: ModelChoice, router: RouterConfig, given: Collection[s
         return
     if (provider is None or provider.kind == "offline") and choice.model not in (None, MODEL_ID):
         expected = f"no such model; provider {described_name(provider_id)} has only {MODEL_ID!r}"
+        if choice.provider is None:
+            expected += "; set `router.default_provider`, or `provider` beside it"
         raise ConfigError(source, dotted_key((*at, "model")), described_name(str(choice.model)), expected)
     if provider is not None and provider.kind == "openai_compatible" and provider.model is None and choice.model is None:
         expected = f"is required, because provider {described_name(provider_id)} names no model"

@@ -62,6 +62,32 @@ async def test_what_load_config_returns_can_be_opened(tmp_path: Path) -> None:
         assert runtime.root == tmp_path / "elsewhere"
 
 
+def test_a_function_among_the_names_of_tools_is_told_where_it_goes() -> None:
+    """As `Agent(tools=[…])` of other libraries takes them."""
+    with pytest.raises(ConfigError, match=r"^HO2Config: tools\[0\] = a value of type 'Tool': must be the name of"):
+        HO2Config(tools=TOOLS)  # type: ignore[arg-type]  # the mistake
+
+
+def test_a_model_for_the_default_provider_that_has_none_is_refused() -> None:
+    """Regression: the offline model answered, as if the setting was not there. With routes, another provider may answer."""
+    config = RuntimeConfig(agents={"ADMIN": HO2Config(model="gpt-5")})
+    with pytest.raises(ConfigError, match=r"agents\.ADMIN\.model = .* has only 'offline-rules-1'; set `router\.default"):
+        check_config(config)
+    check_config(config, given=("offline",))
+
+
+def test_another_name_for_a_setting_is_told() -> None:
+    with pytest.raises(ConfigError, match="max_turns: unknown key; it is called 'tool_turn_limit' here"):
+        HO2Config(max_turns=3)  # type: ignore[call-arg]  # the mistake
+
+
+async def test_an_id_of_ones_own_is_told_where_it_goes(tmp_path: Path) -> None:
+    """As a `thread_id` elsewhere."""
+    async with open_scripted(tmp_path) as runtime:
+        with pytest.raises(CallerError, match=r"'user-42' is not a session id: .*; `external_id` of a session takes a name of"):
+            await runtime.supervisor().handle_turn("hello", session_id="user-42")
+
+
 async def test_default_is_no_class(tmp_path: Path) -> None:
     async with open_scripted(tmp_path, has_classes=False) as runtime:
         with pytest.raises(CallerError, match="which all classes inherit"):

@@ -71,7 +71,10 @@ class FreshIds:
 def check_session_id(session_id: str) -> None:
     """Raises CallerError unless the text has the form of a session id."""
     if not isinstance(session_id, str) or not is_session_id(session_id):
-        raise CallerError(f"{quoted(session_id)} is not a session id: expected `SES-` and 8 to 32 lower-case hex digits")
+        raise CallerError(
+            f"{quoted(session_id)} is not a session id: expected `SES-` and 8 to 32 lower-case hex digits; `external_id` of a"
+            " session takes a name of your own"
+        )
 
 
 class TakenNumbers(NamedTuple):
