@@ -481,10 +481,7 @@ class HO2Supervisor:
         return await self._consolidations.run(by_namespace, gate_ts)
 
     async def recover(self) -> None:
-        """Ends the consolidations that a crash left open, and records the sources of requests and the signer of projections.
-
-        A runtime calls this before its first turn. A turn that a crash left open is closed when its session is next activated.
-        """
+        """Ends consolidations that a crash cut off, and records sources and the signer, before the first turn of a runtime."""
         await self._sources.record(self._ledgers.ho2m)
         await self._consolidations.recover()
         if self._authority is not None:
