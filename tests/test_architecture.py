@@ -478,7 +478,7 @@ def groups_opened_in(function: ast.AST) -> frozenset[str]:
 
 ASKS_WHOSE = {"failed_alone", "is_own_failure", "ends_caller", "is_interrupt"}
 HANDLES_ALL = {
-    "src/kitchener/actors/tools/side_by_side.py: kept": "passes its errors to the task that started it",
+    "src/kitchener/actors/tools/concurrent_calls.py: kept": "passes its errors to the task that started it",
     "src/kitchener/actors/tools/tool_job.py: run_async": "`_finish` has asked before",
     "src/kitchener/runtime/runtime.py: open_runtime": "`explained` asks whose a `RuntimeError` is, and a group is raised",
 }

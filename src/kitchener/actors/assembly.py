@@ -12,7 +12,7 @@ from kitchener.actors.admission.content import ContentIntake
 from kitchener.actors.admission.content_checks import ContentChecks
 from kitchener.actors.admission.idempotency import IdempotencyKeys
 from kitchener.actors.admission.outside_entries import OutsideEntries
-from kitchener.actors.admission.requests import RequestChecks
+from kitchener.actors.admission.request_checks import RequestChecks
 from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
@@ -24,9 +24,9 @@ from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.intent_calls import IntentCalls
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.context_provider import SessionContext
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.sessions.session_context import SessionContext
 from kitchener.actors.sources import CallersSources, RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.admitted_turns import AdmittedTurns

@@ -1,6 +1,6 @@
 """HO2: plans turns as chains of work orders and owns the sessions of one agent class. It never calls a model.
 
-Start reading here. Each step in handling a message is one line, and an object in a file: `requests.py` checks the arguments,
+Start reading here. Each step in handling a message is one line, and an object in a file: `request_checks.py` checks arguments,
 `idempotency.py` finds an earlier answer, `directory.py` finds the session, `admitted_turns.py` waits until the turn may begin,
 `runner.py` holds it to its deadline, and `turn.py` has its steps. `assembly.py` builds them. Explained in `docs/turn.md`.
 """

@@ -5,7 +5,7 @@ may have changed while the turn waited. Explained in `docs/turn.md`.
 """
 
 from kitchener.actors.admission.admission import Admission
-from kitchener.actors.admission.requests import RequestChecks
+from kitchener.actors.admission.request_checks import RequestChecks
 from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.directory import SessionDirectory
