@@ -46,9 +46,9 @@ from kitchener.runtime.agents.open_agents import OpenAgents
 from kitchener.runtime.agents.shared_parts import RuntimeArguments, RuntimeParts, checked_tools
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.loading import LoadedConfig
+from kitchener.runtime.loops.other_loop import on_own_loop
+from kitchener.runtime.loops.own_task import OwnTask
 from kitchener.runtime.memories import memory_of, open_memories
-from kitchener.runtime.other_loop import on_own_loop
-from kitchener.runtime.own_task import OwnTask
 from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
 from kitchener.runtime.queries.approval_list import ApprovalInfo
