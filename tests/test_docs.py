@@ -23,7 +23,7 @@ import pytest
 from kitchener import FilePart, HO2Supervisor, TurnResult, TurnUpdate, open_runtime, testing, tool
 from kitchener.actors.tools.tool import DeclaredLimits
 from kitchener.config import ProviderConfig, ServeClientConfig, ServeConfig
-from kitchener.config.settings import Settings
+from kitchener.config.settings_parser import Settings
 from kitchener.errors import Overloaded, ProviderError
 from kitchener.records import events
 from kitchener.records.entries.turns import TurnErrorKind

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kitchener.errors import ConfigError
-from kitchener.runtime.loading import check_config, load_config
+from kitchener.runtime.loading import load_config
+from kitchener.runtime.setting_checks import check_config
 from tests.cli.command_list import every_command
 from tests.cli.conftest import Cli
 

@@ -32,17 +32,17 @@ from starlette.requests import Request
 
 import kitchener
 from kitchener import criteria, ids, signing
-from kitchener.actors.admission import argument_checks, requests
+from kitchener.actors.admission import argument_checks, request_checks
 from kitchener.actors.attention import retriever as attention
 from kitchener.actors.authority.ranking import TurnWords
 from kitchener.actors.executor.answers import is_stored_by_text, read_answer
 from kitchener.actors.executor.packs import compile_pack, fence
-from kitchener.actors.executor.replies import ReplyText
+from kitchener.actors.executor.reply_stream import ReplyText
 from kitchener.actors.executor.tool_rounds.result_pages import page_of
 from kitchener.actors.tools import schema as tool_schema
+from kitchener.actors.tools.call_limits import ToolCallLimits
 from kitchener.actors.tools.results import fitting_start
 from kitchener.actors.tools.tool import Tool
-from kitchener.actors.tools.tool_gates import ToolGates
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.cli.app import build_app
 from kitchener.cli.config.init import init
@@ -63,7 +63,7 @@ from kitchener.config import (
     shown,
 )
 from kitchener.config.approval import condition_terms
-from kitchener.config.settings import meant_key, parse_settings
+from kitchener.config.settings_parser import meant_key, parse_settings
 from kitchener.context import ToolResult, choose_thread, estimator, result_item
 from kitchener.context.fold import excerpts, tool_results
 from kitchener.context.fold.context_events import Asked
@@ -98,8 +98,8 @@ from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Us
 from kitchener.records.ref import Ref
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.replaying.comparison import line_diff
-from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.sources import imported_sources
+from kitchener.runtime.setting_checks import check_is_configured
 from kitchener.schemas.schema_steps import steps
 from kitchener.serve.agui.run_input import read_run
 from kitchener.serve.chat_completions.chat_request import CONTINUE, ChatBody, SaidPair
@@ -109,7 +109,7 @@ from kitchener.serve.problems import RequestRefused
 from kitchener.serve.responses.response_objects import turn_of_response
 from tests.hostile import wire
 
-_REQUESTS: Final = requests.RequestChecks(LimitsConfig(max_message_chars=10**9))
+_REQUESTS: Final = request_checks.RequestChecks(LimitsConfig(max_message_chars=10**9))
 TIMES: Final = 8
 """So many times longer is the longer of two texts."""
 REACHED: Final = "reached"
@@ -495,7 +495,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a conversation that a client claims", _claimed, FRAMES[:1], 12_500, CUT_UNITS),
         Scan("a tool of a server", _served),
         Scan("a tool of a client", _of_client),
-        Scan("a tool's name and a pattern", lambda text: ToolGates({"*a*b*": ToolLimits()}).limits_of(ToolLimits(), text)),
+        Scan("a tool's name and a pattern", lambda text: ToolCallLimits({"*a*b*": ToolLimits()}).limits_of(ToolLimits(), text)),
         Scan("a client's prompt for a title", _asks_for_title, (*FRAMES, ("### Task:\n", "<chat_history>\n"))),
         Scan("a run of a client", _as_run, FRAMES[:1], 12_500, CUT_UNITS),
         Scan("lines of a server, in pieces", _lines_in_pieces, FRAMES[:1], 50_000, CUT_UNITS),

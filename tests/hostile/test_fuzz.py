@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kitchener.actors.executor.answers import UnreadableAnswer, is_stored_by_text, read_answer
-from kitchener.actors.executor.replies import ReplyText
+from kitchener.actors.executor.reply_stream import ReplyText
 from kitchener.errors import KitchenerError
 from kitchener.ledger.bundles.bundle_check import verify_bundle
 from kitchener.memory.overlays import parse_older

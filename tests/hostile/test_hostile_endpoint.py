@@ -19,7 +19,7 @@ from kitchener.gateway import build_providers
 from kitchener.records.events import TURN_ABORTED
 from kitchener.records.turn import TextDelta
 from kitchener.runtime import Runtime, open_runtime
-from kitchener.runtime.loading import check_config
+from kitchener.runtime.setting_checks import check_config
 from tests.acceptance.stack import QUESTION, QUICK, read_all
 from tests.gateway.asking import ask
 from tests.gateway.fake_server import Answer, FakeServer, Hit, completion, error, events, fake_server, hang

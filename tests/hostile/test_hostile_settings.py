@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from kitchener.config import HO2Config, LimitsConfig, ProviderConfig, RouterConfig, RuntimeConfig, Settings
 from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime
-from kitchener.runtime.loading import check_config, load_config
+from kitchener.runtime.loading import load_config
+from kitchener.runtime.setting_checks import check_config
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
 from tests.property_examples import examples
 

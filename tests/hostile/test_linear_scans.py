@@ -18,17 +18,17 @@ SOURCE = Path(kitchener.__file__).parent
 HAS_HIDDEN_COSTS = frozenset(("difflib", "unicodedata", "fnmatch"))
 TAKES_MORE_THAN_IT_SEEMS = {
     "kitchener.actors.tools.approval_policy": ("fnmatch", "a tool's name and a pattern"),
-    "kitchener.actors.tools.tool_gates": ("fnmatch", "a tool's name and a pattern"),
+    "kitchener.actors.tools.call_limits": ("fnmatch", "a tool's name and a pattern"),
     "kitchener.cli.config.init": ("difflib", "a provider's name"),
     "kitchener.cli.ledger.ledger": ("difflib", "a type of entries"),
     "kitchener.cli.usage": ("difflib", "a command that does not exist"),
-    "kitchener.config.settings": ("difflib", "a key that does not exist"),
+    "kitchener.config.settings_parser": ("difflib", "a key that does not exist"),
     "kitchener.context.lexical.words": ("unicodedata", "words"),
     "kitchener.gateway.providers.library.vendors": ("difflib", "a vendor"),
     "kitchener.mcp.definitions": ("fnmatch", "a tool of a server"),
     "kitchener.memory.learned_lines": ("unicodedata", "tidy a line"),
     "kitchener.replaying.comparison": ("difflib", "diff of sources"),
-    "kitchener.runtime.loading": ("difflib", "an agent class"),
+    "kitchener.runtime.setting_checks": ("difflib", "an agent class"),
     "kitchener.runtime.tools.connected_servers": ("fnmatch", "a tool's name and a pattern"),
     "kitchener.serve.chat_completions.utility_calls": ("fnmatch", "a client's prompt for a title"),
 }

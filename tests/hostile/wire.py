@@ -19,7 +19,7 @@ from kitchener.cli.run.message_files import Messages
 from kitchener.cli.terminal.output import print_json
 from kitchener.gateway.providers.bodies import event_data, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
-from kitchener.gateway.providers.failures import redacted_line, told_by
+from kitchener.gateway.providers.endpoint_errors import redacted_line, told_by
 from kitchener.gateway.providers.library.http_client import BoundedBody
 from kitchener.gateway.providers.library.model_messages import response_from
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction

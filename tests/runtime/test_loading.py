@@ -11,11 +11,12 @@ import pytest
 from kitchener.cli.options import Options
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig
-from kitchener.config.settings import parse_settings
+from kitchener.config.settings_parser import parse_settings
 from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime
-from kitchener.runtime.loading import EMBEDDED, check_config, load_config
+from kitchener.runtime.loading import EMBEDDED, load_config
 from kitchener.runtime.root_layout import settings_of
+from kitchener.runtime.setting_checks import check_config
 
 _PROVIDER = '[router.providers.p]\nbase_url = "http://127.0.0.1:1/v1"\n'
 _SERVER = "[mcp.m]\n"

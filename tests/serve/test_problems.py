@@ -8,7 +8,7 @@ import pytest
 
 from kitchener import errors
 from kitchener.config import RuntimeConfig
-from kitchener.config.settings import parse_settings, read_settings_file
+from kitchener.config.settings_parser import parse_settings, read_settings_file
 from kitchener.errors import (
     KitchenerError,
     LedgerClockError,

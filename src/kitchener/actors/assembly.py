@@ -12,7 +12,7 @@ from kitchener.actors.admission.content import ContentIntake
 from kitchener.actors.admission.content_checks import ContentChecks
 from kitchener.actors.admission.idempotency import IdempotencyKeys
 from kitchener.actors.admission.outside_entries import OutsideEntries
-from kitchener.actors.admission.requests import RequestChecks
+from kitchener.actors.admission.request_checks import RequestChecks
 from kitchener.actors.approval.approvals import Approvals
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.attention.templates import resolve_template
@@ -24,11 +24,12 @@ from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.intent_calls import IntentCalls
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.sessions.context_provider import SessionContext
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.item_tool import ContextItems
+from kitchener.actors.sessions.session_context import SessionContext
 from kitchener.actors.sources import CallersSources, RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
+from kitchener.actors.turn.admitted_turns import AdmittedTurns
 from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.runner import TurnRunner
 from kitchener.actors.turn.services import DegradedCall, TurnConstants, TurnServices
@@ -172,7 +173,7 @@ class Components:
     keys: IdempotencyKeys
     intents: IntentCalls
     attention: AttentionRetriever
-    runner: TurnRunner
+    turns: AdmittedTurns
     consolidations: ConsolidationTriggers
     erasure: ErasureGuard
     outside: OutsideEntries
@@ -207,7 +208,9 @@ def assemble(given: GivenParts) -> Components:
         limits, by_model=given.config.verify_with_model, tools=given.tools, client_tools=given.config.client_tools
     )
     consolidator = _consolidator(given, services)
-    turns = PresentTools(services, given.tools, policy.sources, is_recording=given.is_recording)
+    tools = PresentTools(services, given.tools, policy.sources, is_recording=given.is_recording)
+    runner = host.kinds.runner(tools, sessions, limiter, limits.abort_grace_s)
+    approvals = Approvals(sessions, admission, given.ledgers, given.tools, is_recording=given.is_recording)
     return Components(
         sessions=sessions,
         admission=admission,
@@ -215,7 +218,7 @@ def assemble(given: GivenParts) -> Components:
         keys=IdempotencyKeys(given.agent_class, given.ledgers),
         intents=IntentCalls(sessions, admission, authority),
         attention=services.attention,
-        runner=host.kinds.runner(turns, sessions, limiter, limits.abort_grace_s),
+        turns=AdmittedTurns(checks, admission, sessions, approvals, runner),
         consolidations=ConsolidationTriggers(given.agent_class, consolidator, _background(given)),
         erasure=ErasureGuard(sessions, admission, consolidator, authority, limits),
         outside=OutsideEntries(sessions, admission, authority),
@@ -224,7 +227,7 @@ def assemble(given: GivenParts) -> Components:
         content=services.content,
         checks=checks,
         content_checks=ContentChecks(checks, services.content, given.ledgers),
-        approvals=Approvals(sessions, admission, given.ledgers, given.tools, is_recording=given.is_recording),
+        approvals=approvals,
     )
 
 

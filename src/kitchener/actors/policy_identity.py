@@ -24,7 +24,7 @@ from kitchener.actors.attention.templates import AttentionTemplate, load_templat
 from kitchener.actors.executor.prompt_files import sources_digest
 from kitchener.canonical import canonical_digest, digest, parse_json
 from kitchener.config import HO2Config, HO3MemoryConfig
-from kitchener.config.settings import without_secrets
+from kitchener.config.settings_parser import without_secrets
 from kitchener.small_files import read_regular, replacing
 
 POLICY_PACKAGES: Final = ("kitchener.context",)

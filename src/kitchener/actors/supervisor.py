@@ -1,7 +1,7 @@
 """HO2: plans turns as chains of work orders and owns the sessions of one agent class. It never calls a model.
 
-Start reading here. Each step in handling a message is one line, and an object in a file: `requests.py` checks the arguments,
-`idempotency.py` finds an earlier answer, `directory.py` finds the session, `admission.py` decides when the turn runs,
+Start reading here. Each step in handling a message is one line, and an object in a file: `request_checks.py` checks arguments,
+`idempotency.py` finds an earlier answer, `directory.py` finds the session, `admitted_turns.py` waits until the turn may begin,
 `runner.py` holds it to its deadline, and `turn.py` has its steps. `assembly.py` builds them. Explained in `docs/turn.md`.
 """
 
@@ -12,16 +12,19 @@ from functools import partial
 import anyio
 from pydantic import BaseModel
 
+from kitchener.actors.admission.content_checks import ContentChecks
+from kitchener.actors.admission.outside_entries import OutsideEntries
 from kitchener.actors.approval.given_answer import GivenAnswer
 from kitchener.actors.assembly import GivenParts, SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
+from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.sessions.item_tool import ContextItems
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn.reply import TurnOutcome
 from kitchener.actors.turn.services import DegradedCall
-from kitchener.actors.turn.stream import streamed
+from kitchener.actors.turn.updates import streamed
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.cancellation import raises_cut_off
@@ -29,7 +32,6 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import HO2Config
 from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.ids import IdSource, IntentId, SessionId
-from kitchener.lanes.calling_chain import CALLING_CHAIN, live_links
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ApprovalScope, Json
 from kitchener.records.output_schema import OutputSchema
@@ -98,14 +100,16 @@ class HO2Supervisor:
         self.agent_class: str = agent_class
         self.config: HO2Config = config
         self.attention: AttentionRetriever = parts.attention
-        self._ledgers, self._sessions, self._admission = ledgers, parts.sessions, parts.admission
-        self._limiter, self._keys, self._intents = parts.limiter, parts.keys, parts.intents
-        self._runner, self._consolidations, self._approvals = parts.runner, parts.consolidations, parts.approvals
-        self._authority, self._sources, self._content = parts.authority, parts.sources, parts.content
-        self._checks, self.content = parts.checks, parts.content_checks
-        """`content` checks a message and its images and files before its session exists."""
-        self.erasure, self.outside = parts.erasure, parts.outside
-        """Stops a subject's sessions for an erasure; adds entries that no turn writes. The runtime calls both."""
+        self.content: ContentChecks = parts.content_checks
+        """Checks a message and its images and files before its session exists."""
+        self.erasure: ErasureGuard = parts.erasure
+        """Stops the sessions of a subject for an erasure. The runtime calls it."""
+        self.outside: OutsideEntries = parts.outside
+        """Adds entries to sessions that no turn writes. The runtime calls it."""
+        self._ledgers, self._checks, self._content, self._keys = ledgers, parts.checks, parts.content, parts.keys
+        self._sessions, self._admission, self._limiter = parts.sessions, parts.admission, parts.limiter
+        self._turns, self._consolidations, self._approvals = parts.turns, parts.consolidations, parts.approvals
+        self._intents, self._authority, self._sources = parts.intents, parts.authority, parts.sources
 
     async def handle_turn(  # noqa: PLR0913  written out, as `**options` would hide them from `help`, notebooks and a TypeError
         self,
@@ -228,7 +232,7 @@ class HO2Supervisor:
             return await self._handle_once(key, message, call, listener)
         self._checks.size(message, self._ledgers.ho2m.config)
         session = await self._sessions.find_or_start(call.session_id, call.subject_id)
-        return await self._run_admitted(session, message, call, listener)
+        return await self._turns.run(session, message, call, listener)
 
     async def _handle_once(self, key: str, message: str, call: TurnCall, listener: UpdateListener | None) -> TurnOutcome:
         """Returns the one result of an idempotency key, from an earlier turn or from a new one."""
@@ -243,30 +247,9 @@ class HO2Supervisor:
             self._checks.size(message, self._ledgers.ho2m.config)
             session = await self._sessions.find_or_start(call.session_id, call.subject_id)
             use.session_id = session.session_id
-            outcome = await self._run_admitted(session, message, call, listener)
+            outcome = await self._turns.run(session, message, call, listener)
             use.result = outcome.result
             return outcome
-
-    async def _run_admitted(
-        self, session: SessionManager, message: str, call: TurnCall, listener: UpdateListener | None
-    ) -> TurnOutcome:
-        """Waits in the session's queue and for a slot of the runtime, then runs the turn."""
-        links = live_links()
-        if nested := links != ():
-            self._checks.nesting(session.session_id)
-        token = CALLING_CHAIN.set((*links, session.session_id))
-        try:
-            queue = await self._admission.enter(session, message, call, nested=nested)
-            try:
-                session.check_open()  # an earlier call in the session's queue may have ended the session
-                self._sessions.check(session.subject_id)
-                if session.state.approvals is not None:
-                    await self._approvals.expire(session)
-                return await self._runner.run(session, queue, message, call, listener)
-            finally:
-                self._admission.leave(session, nested=nested)
-        finally:
-            CALLING_CHAIN.reset(token)
 
     async def start_session(
         self, session_id: str | None = None, *, subject_id: str | None = None, external_id: str | None = None
@@ -481,7 +464,15 @@ class HO2Supervisor:
         return await self._consolidations.run(by_namespace, gate_ts)
 
     async def recover(self) -> None:
-        """Ends consolidations that a crash cut off, and records sources and the signer, before the first turn of a runtime."""
+        """Ends the consolidations that a crash left open, and records the sources of requests and the signer of projections.
+
+        A runtime calls it when the ledgers are open, before the first turn. So must who assembles a supervisor by hand, or its
+        record lacks what its turns refer to. A second call has no further effect. A turn that a crash left open is not closed
+        here, but when its session is next activated.
+
+        Raises:
+            LedgerError: a ledger could not be read or written; call it again before the first turn
+        """
         await self._sources.record(self._ledgers.ho2m)
         await self._consolidations.recover()
         if self._authority is not None:

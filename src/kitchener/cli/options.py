@@ -16,13 +16,14 @@ from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
-from kitchener.config.settings import MAX_COUNT
+from kitchener.config.settings_parser import MAX_COUNT
 from kitchener.errors import CallerError, ConfigError, NotOnRecord
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.inspection.ledger_files import LAST, LedgerPaths
 from kitchener.plain_names import quoted, shown_path
-from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, check_config, load_config
+from kitchener.runtime.loading import DEFAULT_FILE, LoadedConfig, load_config
 from kitchener.runtime.root_layout import agent_classes
+from kitchener.runtime.setting_checks import check_config
 from kitchener.small_files import is_directory, is_there
 
 

@@ -17,7 +17,7 @@ from kitchener.config.runtime_config import (
     TelemetryConfig,
 )
 from kitchener.config.serve import ServeClientConfig, ServeConfig, ServeRight
-from kitchener.config.settings import (
+from kitchener.config.settings_parser import (
     Settings,
 )
 from kitchener.config.spending import SpendingConfig

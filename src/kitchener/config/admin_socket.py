@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from kitchener.config.settings import Seconds, Settings
+from kitchener.config.settings_parser import Seconds, Settings
 
 
 class AdminConfig(Settings):

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from kitchener.config.settings import Name, Settings
+from kitchener.config.settings_parser import Name, Settings
 
 TRAITS: Final = ("read_only", "destructive", "idempotent", "open_world", "trusted")
 """What a condition can ask of a tool."""

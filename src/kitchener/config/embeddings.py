@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from kitchener.config.settings import Name, Positive, Seconds, Settings
+from kitchener.config.settings_parser import Name, Positive, Seconds, Settings
 
 
 class EmbeddingsConfig(Settings):

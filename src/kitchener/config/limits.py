@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from kitchener.config.settings import Positive, Seconds, Settings
+from kitchener.config.settings_parser import Positive, Seconds, Settings
 
 
 class LimitsConfig(Settings):

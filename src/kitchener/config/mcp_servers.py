@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from kitchener.config.settings import Name, Positive, Seconds, Settings
+from kitchener.config.settings_parser import Name, Positive, Seconds, Settings
 from kitchener.config.shown import REFERENCE, is_reference
 
 McpLabel = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,24}$")]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from kitchener.config.settings import Name, Positive, Settings
+from kitchener.config.settings_parser import Name, Positive, Settings
 
 
 class GateThresholds(Settings):

@@ -16,7 +16,7 @@ from kitchener.config.request_fields import (
     Temperature,
     TopP,
 )
-from kitchener.config.settings import Name, Positive, Seconds, Settings, dotted_key, parse_settings, read_settings_file
+from kitchener.config.settings_parser import Name, Positive, Seconds, Settings, dotted_key, parse_settings, read_settings_file
 from kitchener.config.shown import described_name, described_names
 from kitchener.errors import ConfigError
 from kitchener.media.media_types import MediaPattern

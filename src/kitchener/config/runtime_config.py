@@ -33,7 +33,7 @@ from kitchener.config.mcp_servers import McpLabel, McpServerConfig
 from kitchener.config.memory import HO3MemoryConfig
 from kitchener.config.router import RouterConfig
 from kitchener.config.serve import ServeConfig
-from kitchener.config.settings import Name, Positive, Seconds, Settings, TokenCount, inheriting
+from kitchener.config.settings_parser import Name, Positive, Seconds, Settings, TokenCount, inheriting
 from kitchener.config.spending import SpendingConfig
 from kitchener.criteria import MAX_CRITERIA, criterion_problem
 

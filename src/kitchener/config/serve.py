@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from kitchener.config.settings import Name, Positive, Seconds, Settings
+from kitchener.config.settings_parser import Name, Positive, Seconds, Settings
 from kitchener.config.shown import REFERENCE, is_reference
 
 ServeRight = Literal["chat", "read", "approve", "act_for", "operate", "erase"]

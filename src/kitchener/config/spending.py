@@ -1,7 +1,7 @@
 """Defines the settings of `[spending]`."""
 
 from kitchener.config.router import Price
-from kitchener.config.settings import Positive, Settings
+from kitchener.config.settings_parser import Positive, Settings
 
 
 class SpendingConfig(Settings):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kitchener.config import ProviderConfig, RouterConfig
-from kitchener.config.settings import SettingPath, dotted_key
+from kitchener.config.settings_parser import SettingPath, dotted_key
 from kitchener.config.shown import REFERENCE, address_problem, described, described_name, described_names, is_reference
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.records.prompt import PromptRequest

@@ -1,24 +1,21 @@
 """Turns `kitchener.toml`, the environment and arguments into settings; each later source overrides the earlier ones.
 
-`kitchener.config` has the schema. This module has the sources, their merging, and the checks that need a running process, such
-as whether a referenced key exists. The composition root builds objects from the settings. Explained in `docs/configuration.md`.
+`kitchener.config` has the schema. This module has the sources and their merging. `setting_checks.py` checks what the settings
+refer to, and the composition root builds objects from them. Explained in `docs/configuration.md`.
 """
 
-import difflib
 import errno
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from kitchener.actors.attention.templates import SETTING
-from kitchener.config import INHERITED, ProviderConfig, RouterConfig, RuntimeConfig
-from kitchener.config.settings import (
+from kitchener.config import INHERITED, RouterConfig, RuntimeConfig
+from kitchener.config.settings_parser import (
     MAX_SETTINGS_BYTES,
     SettingPath,
     annotation_at,
@@ -27,28 +24,16 @@ from kitchener.config.settings import (
     parse_settings,
     read_settings_file,
     replacement_of,
-    toml_key,
 )
 from kitchener.config.shown import (
-    REFERENCE,
     described,
     described_key,
     described_name,
-    is_reference,
-    read_reference,
-    shown_reference,
 )
-from kitchener.errors import CallerError, ConfigError, PromptError
-from kitchener.errors.root import CONFIGURATION
-from kitchener.gateway.providers.authorities import read_authorities
-from kitchener.gateway.providers.factory import MAX_KEY_BYTES
-from kitchener.gateway.providers.library.vendors import check_vendors
-from kitchener.gateway.routing import check_router
+from kitchener.errors import ConfigError
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
-from kitchener.plain_names import first_chars, is_plain_name, quoted
-from kitchener.runtime.setting_checks import check_model_choices
-from kitchener.runtime.tools.connected_servers import check_servers
-from kitchener.small_files import is_there, read_regular
+from kitchener.plain_names import first_chars, quoted
+from kitchener.small_files import is_there
 
 PREFIX: Final = "KITCHENER_"
 """Prefix of the environment variables that are settings; `__` separates the keys."""
@@ -73,7 +58,6 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("router", "providers", "*", "ca_file"),
 )
 _SHOWN_VARIABLE_CHARS: Final = 128
-_SHOWN_CLASS_CHARS: Final = 80
 _KEY_FILES: Final = (
     ("router", "providers", "*", "api_key"),
     ("router", "providers", "*", "headers", "*"),
@@ -154,98 +138,6 @@ def load_config(
     return LoadedConfig(parse_settings(RuntimeConfig, layers.data, source, origins=layers.origins), source, base_dir)
 
 
-def check_config(
-    config: RuntimeConfig,
-    *,
-    source: str = EMBEDDED,
-    given: Collection[str] = (),
-    environ: Mapping[str, str] = os.environ,
-) -> None:
-    """Checks what the settings refer to: agent classes, providers of routes and work orders, and the presence of API keys.
-
-    Requires no keys if model calls are forbidden, nor for providers that the program passes in as objects.
-
-    Args:
-        config: the settings, loaded or built by hand
-        source: the source of the settings, for errors
-        given: ids of provider objects that the program passes in
-        environ: the environment in which `env:NAME` references are looked up
-
-    Raises:
-        ConfigError: names the first reference that cannot be resolved, and never shows a key's value
-    """
-    for name, agent in config.agents.items():
-        # Settings made by hand may leave `agent_class` at its default.
-        _check_agent_class(name, name if "agent_class" not in agent.model_fields_set else agent.agent_class, source)
-    check_router(config.router, given=given, source=source)
-    check_vendors(config.router, given=given, source=source)
-    check_model_choices(config, given=given, source=source)
-    check_servers(config, source)
-    if not config.router.allow_model_calls:
-        return
-    for provider_id, provider in config.router.providers.items():
-        if provider_id not in given:
-            with named_source(source):
-                read_authorities(provider_id, provider)
-            for at, reference in _references(provider):
-                _check_key(reference, source, dotted_key(("router", "providers", provider_id, *at)), environ)
-
-
-@contextmanager
-def named_source(source: str) -> Iterator[None]:
-    """Makes an error about the settings name their source, like the errors of `check_config`.
-
-    Code that opens a provider knows its settings, but not their source.
-
-    Args:
-        source: the source of the settings
-    """
-    try:
-        yield
-    except ConfigError as error:
-        if error.source != CONFIGURATION:
-            raise
-        raise ConfigError(source, error.key, error.value, error.expected) from error.__cause__
-
-
-@contextmanager
-def named_class(source: str, agent_class: str) -> Iterator[None]:
-    """Makes an error about the settings of an agent class, or about files that they lead to, name their source and the class.
-
-    Args:
-        source: the source of the settings
-        agent_class: the agent class that is built
-    """
-    at = dotted_key(("agents", agent_class))
-    try:
-        with named_source(source):
-            yield
-    except PromptError as error:
-        raise PromptError(f"{source}: {at}: {error}") from error
-    except ConfigError as error:
-        if error.source != SETTING:
-            raise
-        key = f"{at}.{error.source}.{error.key}" if error.key else f"{at}.{error.source}"
-        raise ConfigError(source, key, error.value, error.expected) from error
-
-
-def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:
-    """Checks that an agent class has a table if other classes have one, because a misspelt name would get no settings.
-
-    Raises:
-        CallerError: the class has no table; names the closest class
-    """
-    if not config.classes or agent_class in config.classes:
-        return
-    folded = {name.casefold(): name for name in config.classes}
-    (closest,) = difflib.get_close_matches(agent_class[:_SHOWN_CLASS_CHARS].casefold(), folded, n=1, cutoff=0.0)
-    named = repr(folded[closest]) if is_plain_name(folded[closest]) else described_key(folded[closest])
-    raise CallerError(
-        f"agent class {quoted(agent_class)} is not configured; the closest one is {named}"
-        f" (to configure it, add a table [{toml_key(('agents', agent_class))}])"
-    )
-
-
 @dataclass(slots=True)
 class _Layers:
     """Merges settings: nested tables, and the source of each value that does not come from the file."""
@@ -269,10 +161,15 @@ class _Layers:
             return
         for name, table in agents.items():
             given = table.setdefault("agent_class", name) if isinstance(table, dict) else name
-            _check_agent_class(name, given, source)
+            check_agent_class(name, given, source)
 
 
-def _check_agent_class(name: str, given: object, source: str) -> None:
+def check_agent_class(name: str, given: object, source: str) -> None:
+    """Checks the name of a table `[agents.<class>]`, and `given`, the `agent_class` in it.
+
+    Raises:
+        ConfigError: the name cannot be that of an agent class, or the table has another
+    """
     if name != INHERITED and not is_agent_class(name):
         expected = f'no such agent class; a name has {AGENT_CLASS_FORM}, as in [agents."RESIDENT:bo"]'
         raise ConfigError(source, dotted_key(("agents", name)), "", expected)
@@ -426,32 +323,3 @@ def _join(base: Path, path: str) -> str:
 
 def _matches(at: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return len(at) == len(pattern) and all(want in ("*", part) for part, want in zip(at, pattern, strict=True))
-
-
-def _references(provider: ProviderConfig) -> Iterator[tuple[tuple[str, ...], str]]:
-    """A provider's references to secrets, each with its position in the provider's table."""
-    if provider.api_key is not None:
-        yield ("api_key",), provider.api_key
-    for table, values in (("headers", provider.headers), ("query", provider.query)):
-        yield from (((table, name), value) for name, value in values.items() if is_reference(value))
-
-
-def _check_key(reference: str, source: str, key: str, environ: Mapping[str, str]) -> None:
-    """Checks that a reference to a secret can be resolved. Errors show only what cannot be a secret (`shown_reference`)."""
-    shown = repr(shown_reference(reference))
-    found = read_reference(reference)
-    if found is None:
-        raise ConfigError(source, key, "", REFERENCE)
-    if found.kind == "env":
-        if not environ.get(found.name):
-            named = found.name if found.name in shown else "of that name"
-            raise ConfigError(source, key, shown, f"environment variable {named} is not set")
-        return
-    try:
-        data = read_regular(Path(found.name), MAX_KEY_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(source, key, shown, f"cannot be read: {error.strerror or error}") from None
-    if not data.strip():
-        raise ConfigError(source, key, shown, "the file is empty")
-    if len(data) > MAX_KEY_BYTES:
-        raise ConfigError(source, key, shown, f"is larger than {MAX_KEY_BYTES:,} bytes, so it is no key")

@@ -45,10 +45,10 @@ from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.agents.open_agents import OpenAgents
 from kitchener.runtime.agents.shared_parts import RuntimeArguments, RuntimeParts, checked_tools
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
-from kitchener.runtime.loading import LoadedConfig, check_config, named_source
+from kitchener.runtime.loading import LoadedConfig
+from kitchener.runtime.loops.other_loop import on_own_loop
+from kitchener.runtime.loops.own_task import OwnTask
 from kitchener.runtime.memories import memory_of, open_memories
-from kitchener.runtime.other_loop import on_own_loop
-from kitchener.runtime.own_task import OwnTask
 from kitchener.runtime.portable.conversation_file import SpokenConversation
 from kitchener.runtime.portable.conversations import ConversationsToAdd, check_target
 from kitchener.runtime.queries.approval_list import ApprovalInfo
@@ -58,6 +58,7 @@ from kitchener.runtime.queries.spent_since import spent_since
 from kitchener.runtime.root_layout import index_dir, loaded_settings, sealer_of, signer_of, supervisors_ledgers
 from kitchener.runtime.root_wait import check_wait, wait_until_released
 from kitchener.runtime.sealed_root import check_place
+from kitchener.runtime.setting_checks import check_config, named_source
 from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.telemetry.port import Telemetry, chosen_telemetry
 

@@ -1,30 +1,145 @@
-"""Checks settings of several tables against each other: routes, and limits that contradict each other. Pure.
+"""Checks settings that were read without an error: what they refer to, and tables that contradict each other.
 
-`kitchener.gateway.routing` routes single requests and knows no agent classes. `loading.py` refuses a provider or model that
-does not exist; `kitchener config check` prints the rest as warnings. Explained in `docs/gateway.md`.
+`check_config` refuses settings whose agent classes, providers, models or keys do not exist. `kitchener config check` prints the
+rest as warnings: routes that no call takes, limits that do not fit each other, models without a price. `loading.py` reads the
+settings. Explained in `docs/configuration.md` and `docs/gateway.md`.
 """
 
+import difflib
+import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
+from kitchener.actors.attention.templates import SETTING
 from kitchener.actors.work.plan import model_choice
-from kitchener.config import INHERITED, HO2Config, ModelChoice, RouterConfig, RuntimeConfig
+from kitchener.config import INHERITED, HO2Config, ModelChoice, ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.config.router import price_of
-from kitchener.config.settings import SettingPath, dotted_key
-from kitchener.config.shown import described_name, described_names
-from kitchener.errors import ConfigError
+from kitchener.config.settings_parser import SettingPath, dotted_key, toml_key
+from kitchener.config.shown import (
+    REFERENCE,
+    described_key,
+    described_name,
+    described_names,
+    is_reference,
+    read_reference,
+    shown_reference,
+)
+from kitchener.errors import CallerError, ConfigError, PromptError
 from kitchener.errors.root import CONFIGURATION
+from kitchener.gateway.providers.authorities import read_authorities
+from kitchener.gateway.providers.factory import MAX_KEY_BYTES
+from kitchener.gateway.providers.library.vendors import check_vendors
 from kitchener.gateway.providers.offline import MODEL_ID
+from kitchener.gateway.routing import check_router
+from kitchener.plain_names import is_plain_name, quoted
 from kitchener.records.prompt import RULES_PROVIDER, UTILITY_TAG
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import TYPE_TAGS
+from kitchener.runtime.loading import EMBEDDED, check_agent_class
+from kitchener.runtime.tools.connected_servers import check_servers
+from kitchener.small_files import read_regular
 
 _CLASSIFICATION: Final = "classification"
+_SHOWN_CLASS_CHARS: Final = 80
 _TOOL: Final = TYPE_TAGS["tool_call"]
 _NEEDS: Final[Mapping[str, str]] = {
     TYPE_TAGS["verify"]: "without `verify_with_model`, no model verifies",
     TYPE_TAGS["consolidate"]: "without `ho3_enabled`, nothing is consolidated",
 }
+
+
+def check_config(
+    config: RuntimeConfig,
+    *,
+    source: str = EMBEDDED,
+    given: Collection[str] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Checks what the settings refer to: agent classes, providers of routes and work orders, and the presence of API keys.
+
+    Requires no keys if model calls are forbidden, nor for providers that the program passes in as objects.
+
+    Args:
+        config: the settings, loaded or built by hand
+        source: the source of the settings, for errors
+        given: ids of provider objects that the program passes in
+        environ: the environment in which `env:NAME` references are looked up
+
+    Raises:
+        ConfigError: names the first reference that cannot be resolved, and never shows a key's value
+    """
+    for name, agent in config.agents.items():
+        # Settings made by hand may leave `agent_class` at its default.
+        check_agent_class(name, name if "agent_class" not in agent.model_fields_set else agent.agent_class, source)
+    check_router(config.router, given=given, source=source)
+    check_vendors(config.router, given=given, source=source)
+    check_model_choices(config, given=given, source=source)
+    check_servers(config, source)
+    if not config.router.allow_model_calls:
+        return
+    for provider_id, provider in config.router.providers.items():
+        if provider_id not in given:
+            with named_source(source):
+                read_authorities(provider_id, provider)
+            for at, reference in _references(provider):
+                _check_key(reference, source, dotted_key(("router", "providers", provider_id, *at)), environ)
+
+
+@contextmanager
+def named_source(source: str) -> Iterator[None]:
+    """Makes an error about the settings name their source, like the errors of `check_config`.
+
+    Code that opens a provider knows its settings, but not their source.
+
+    Args:
+        source: the source of the settings
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if error.source != CONFIGURATION:
+            raise
+        raise ConfigError(source, error.key, error.value, error.expected) from error.__cause__
+
+
+@contextmanager
+def named_class(source: str, agent_class: str) -> Iterator[None]:
+    """Makes an error about the settings of an agent class, or about files that they lead to, name their source and the class.
+
+    Args:
+        source: the source of the settings
+        agent_class: the agent class that is built
+    """
+    at = dotted_key(("agents", agent_class))
+    try:
+        with named_source(source):
+            yield
+    except PromptError as error:
+        raise PromptError(f"{source}: {at}: {error}") from error
+    except ConfigError as error:
+        if error.source != SETTING:
+            raise
+        key = f"{at}.{error.source}.{error.key}" if error.key else f"{at}.{error.source}"
+        raise ConfigError(source, key, error.value, error.expected) from error
+
+
+def check_is_configured(config: RuntimeConfig, agent_class: str) -> None:
+    """Checks that an agent class has a table if other classes have one, because a misspelt name would get no settings.
+
+    Raises:
+        CallerError: the class has no table; names the closest class
+    """
+    if not config.classes or agent_class in config.classes:
+        return
+    folded = {name.casefold(): name for name in config.classes}
+    (closest,) = difflib.get_close_matches(agent_class[:_SHOWN_CLASS_CHARS].casefold(), folded, n=1, cutoff=0.0)
+    named = repr(folded[closest]) if is_plain_name(folded[closest]) else described_key(folded[closest])
+    raise CallerError(
+        f"agent class {quoted(agent_class)} is not configured; the closest one is {named}"
+        f" (to configure it, add a table [{toml_key(('agents', agent_class))}])"
+    )
 
 
 def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), source: str = CONFIGURATION) -> None:
@@ -157,3 +272,32 @@ def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, s
         )
     if agent.budget_ceiling is not None and agent.budget_ceiling < budget:
         yield "budget_ceiling", f"{agent.budget_ceiling:,} tokens of a session do not cover one turn_budget of {budget:,}"
+
+
+def _references(provider: ProviderConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """A provider's references to secrets, each with its position in the provider's table."""
+    if provider.api_key is not None:
+        yield ("api_key",), provider.api_key
+    for table, values in (("headers", provider.headers), ("query", provider.query)):
+        yield from (((table, name), value) for name, value in values.items() if is_reference(value))
+
+
+def _check_key(reference: str, source: str, key: str, environ: Mapping[str, str]) -> None:
+    """Checks that a reference to a secret can be resolved. Errors show only what cannot be a secret (`shown_reference`)."""
+    shown = repr(shown_reference(reference))
+    found = read_reference(reference)
+    if found is None:
+        raise ConfigError(source, key, "", REFERENCE)
+    if found.kind == "env":
+        if not environ.get(found.name):
+            named = found.name if found.name in shown else "of that name"
+            raise ConfigError(source, key, shown, f"environment variable {named} is not set")
+        return
+    try:
+        data = read_regular(Path(found.name), MAX_KEY_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(source, key, shown, f"cannot be read: {error.strerror or error}") from None
+    if not data.strip():
+        raise ConfigError(source, key, shown, "the file is empty")
+    if len(data) > MAX_KEY_BYTES:
+        raise ConfigError(source, key, shown, f"is larger than {MAX_KEY_BYTES:,} bytes, so it is no key")

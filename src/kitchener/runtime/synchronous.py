@@ -27,7 +27,7 @@ from kitchener.records.parts import FilePart
 from kitchener.records.prompt import Provider
 from kitchener.records.tools.client_tools import ClientOutput, ClientTool
 from kitchener.records.turn import OutputT, TurnResult
-from kitchener.runtime.loop_thread import LoopThread
+from kitchener.runtime.loops.loop_thread import LoopThread
 from kitchener.runtime.queries.approval_list import ApprovalInfo
 from kitchener.runtime.runtime import Runtime, open_runtime
 from kitchener.telemetry.port import Telemetry

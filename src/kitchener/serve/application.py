@@ -33,8 +33,8 @@ from kitchener.serve.chat_completions.session_finder import SessionFinder
 from kitchener.serve.metrics.approval_backlog import ApprovalBacklog
 from kitchener.serve.metrics.exposition import CONTENT_TYPE, exposition, process_families, runtime_families, server_families
 from kitchener.serve.metrics.server_counts import ServerCounts
+from kitchener.serve.native.native_api import session_operations, subject_operations
 from kitchener.serve.native.session_access import SessionAccess
-from kitchener.serve.native.session_api import session_operations, subject_operations
 from kitchener.serve.operations_table import Parameter, Served, described_by
 from kitchener.serve.responses.input_items import InputItems
 from kitchener.serve.responses.responses_api import response_operations

@@ -25,12 +25,12 @@ from kitchener.serve.text_pace import TextPace
 
 _log = get_logger(__name__)
 
-Listened = Callable[[UpdateListener], Awaitable[TurnResult | None]]
-"""Runs a turn that awaits its argument with each update, and gives its result; None: there is no turn yet."""
-Going = Callable[[UpdateListener | None], Awaitable[TurnResult | None]]
-"""Answers tool calls, and gives the result of the continued turn; None as the argument: nobody follows its updates."""
-Whole = Callable[[], Awaitable[TurnResult | None]]
-"""Runs a turn, and gives its result; None: there is no turn yet."""
+StreamedRun = Callable[[UpdateListener], Awaitable[TurnResult | None]]
+"""Runs a turn, awaits its argument with each update, and returns the result; None: there is no turn yet."""
+ContinuedRun = Callable[[UpdateListener | None], Awaitable[TurnResult | None]]
+"""Answers tool calls, and returns the result of the turn that continues; as the argument, None: nobody takes its updates."""
+WholeRun = Callable[[], Awaitable[TurnResult | None]]
+"""Runs a turn without updates, and returns the result; None: there is no turn yet."""
 
 
 def joined_text(batch: Sequence[TurnUpdate]) -> Iterator[TurnUpdate]:
@@ -155,7 +155,7 @@ class ServedTurn:
             raise self._why
         return self._results[0]
 
-    async def run_listened(self, begin: Listened) -> None:
+    async def run_streamed(self, begin: StreamedRun) -> None:
         """Runs the turn, and hands its updates to the reader while there is one."""
         self._pace.at_beat(self._hand_out)
         result = await begin(self._tell)
@@ -178,7 +178,7 @@ class ServedTurn:
             if self._may_send:
                 self._news.set()
 
-    async def run_whole(self, begin: Whole) -> None:
+    async def run_whole(self, begin: WholeRun) -> None:
         """Runs the turn without updates."""
         self._results.append(await begin())
 
@@ -234,12 +234,12 @@ class ServedTurns:
     def __len__(self) -> int:
         return sum(map(len, self._running.values()))
 
-    def begin(self, place: RequestPlace, agent_class: str, session_id: str, begin: Listened) -> ServedTurn:
+    def begin(self, place: RequestPlace, agent_class: str, session_id: str, begin: StreamedRun) -> ServedTurn:
         """Begins a turn whose updates somebody reads. It keeps the place of its request."""
         turn = self._turn(agent_class, session_id)
-        return self._start(place, turn, lambda: turn.run_listened(begin))
+        return self._start(place, turn, lambda: turn.run_streamed(begin))
 
-    def begin_whole(self, place: RequestPlace, agent_class: str, session_id: str, begin: Whole) -> ServedTurn:
+    def begin_whole(self, place: RequestPlace, agent_class: str, session_id: str, begin: WholeRun) -> ServedTurn:
         """Begins a turn of which only the result is wanted. It keeps the place of its request."""
         turn = self._turn(agent_class, session_id)
         return self._start(place, turn, lambda: turn.run_whole(begin))
@@ -249,7 +249,7 @@ class ServedTurns:
         place: RequestPlace,
         agent_class: str,
         session_id: str,
-        begin: Listened,
+        begin: StreamedRun,
         read: Callable[[ServedTurn], Awaitable[None]],
     ) -> ServedTurn:
         """Begins a turn whose updates a task of the server reads to the end, whether or not the client stays.
@@ -271,7 +271,7 @@ class ServedTurns:
                 was_read.set()
 
         async def work() -> None:
-            await turn.run_listened(begin)
+            await turn.run_streamed(begin)
 
         start_apart(self._tasks, read_all, "updates of a turn")
         return self._start(place, turn, work, was_read.wait)

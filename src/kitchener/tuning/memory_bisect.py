@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from kitchener.config.settings import toml_key
+from kitchener.config.settings_parser import toml_key
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.ids import memory_namespace, session_of_valid_turn
 from kitchener.ledger import StoredEntry

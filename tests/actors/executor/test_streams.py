@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kitchener.actors.executor.answers import UnreadableAnswer, read_answer
-from kitchener.actors.executor.replies import ReplyText
+from kitchener.actors.executor.reply_stream import ReplyText
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.tool import tool
 from kitchener.errors import ExecutorError, ProviderError

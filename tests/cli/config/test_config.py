@@ -14,7 +14,7 @@ from kitchener.actors.executor import prompts
 from kitchener.cli.config.init import settings_text
 from kitchener.cli.config.toml import meaning, toml_lines, toml_value
 from kitchener.config import ApprovalConfig, HO2Config, ProviderConfig, RouterConfig, RuntimeConfig
-from kitchener.config.settings import annotation_at
+from kitchener.config.settings_parser import annotation_at
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import load_config
 from tests.cli.commands import finish, start

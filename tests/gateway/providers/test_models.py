@@ -23,7 +23,7 @@ from pydantic_ai.exceptions import ContentFilterError, ModelHTTPError, UserError
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.gateway.providers.failures import CONNECT_TIMEOUT_S
+from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.library.model_errors import translated
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage

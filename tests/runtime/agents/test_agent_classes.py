@@ -9,7 +9,8 @@ from kitchener import HO2Config, RuntimeConfig, open_runtime
 from kitchener.config import ModelChoice, RouterConfig
 from kitchener.errors import CallerError, ConfigError
 from kitchener.replaying import replay_session
-from kitchener.runtime.loading import check_config, load_config
+from kitchener.runtime.loading import load_config
+from kitchener.runtime.setting_checks import check_config
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted, read_all, scripted_config
 from tests.replay.recording import TOOLS, model

@@ -1,6 +1,6 @@
 """Checks single arguments of calls. Each error is a `CallerError` that names the argument, its value and the expected form.
 
-`requests.py` checks whole calls of a supervisor.
+`request_checks.py` checks whole calls of a supervisor.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Final
 
 from kitchener.canonical import canonical_bytes
 from kitchener.config import LedgerConfig
-from kitchener.config.settings import MAX_COUNT
+from kitchener.config.settings_parser import MAX_COUNT
 from kitchener.errors import CallerError, ReentrantTurn
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.plain_names import quoted

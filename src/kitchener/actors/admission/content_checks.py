@@ -1,7 +1,7 @@
 """Checks a message and its content before its session exists, so that a refused message leaves nothing behind.
 
-A server asks this before it looks for the session of a request. `requests.py` has the rules, `content.py` reads images and
-files. Explained in `docs/turn.md`.
+A server asks this before it looks for the session of a request. `request_checks.py` has the rules, `content.py` reads images
+and files. Explained in `docs/turn.md`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.admission.content import ContentIntake
-from kitchener.actors.admission.requests import RequestChecks
+from kitchener.actors.admission.request_checks import RequestChecks
 from kitchener.ledger import LedgerGroup
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import FilePart, ReadPart

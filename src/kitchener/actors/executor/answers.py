@@ -1,7 +1,7 @@
 """Turns a model's answer into the output of a work order.
 
-Pure. It knows nothing of schemas, ledgers or streams: `executor.py` checks and records the output, and `replies.py` reads an
-answer that is still streaming. Explained in `docs/work-orders.md`.
+Pure. It knows nothing of schemas, ledgers or streams: `executor.py` checks and records the output, and `reply_stream.py` reads
+an answer that is still streaming. Explained in `docs/work-orders.md`.
 """
 
 import json

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from kitchener.actors.executor.answers import is_stored_by_text
 from kitchener.actors.executor.contracts import CompiledContract
-from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.executor.reply_stream import ReplyStream
 from kitchener.actors.executor.tally import CostTally
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import storable

@@ -14,7 +14,7 @@ from kitchener.actors.executor.contracts import CompiledContract
 from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
 from kitchener.actors.executor.packs import fence
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.actors.executor.replies import ReplyStream
+from kitchener.actors.executor.reply_stream import ReplyStream
 from kitchener.actors.executor.tool_rounds.call_gate import WaitingCalls
 from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.executor.tool_rounds.tool_calls import ToolCalls, resumed_messages, tool_message

@@ -1,6 +1,6 @@
 """Delivers the progress of running tools to the listener of a turn, so that no tool waits for a slow reader.
 
-`side_by_side.py` runs the delivery in parallel with the tools. Explained in `docs/tools.md`.
+`concurrent_calls.py` runs the delivery in parallel with the tools. Explained in `docs/tools.md`.
 """
 
 from collections import deque

@@ -13,9 +13,9 @@ from typing import cast
 import anyio
 import anyio.to_thread
 
+from kitchener.actors.tools.call_limits import ToolCallLimits, waited_too_long
 from kitchener.actors.tools.results import ToolOutcome, outcome_of
 from kitchener.actors.tools.tool import Tool
-from kitchener.actors.tools.tool_gates import ToolGates, waited_too_long
 from kitchener.actors.tools.tool_job import ToolJob, ToolThreads
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.config import ToolLimits
@@ -61,7 +61,7 @@ class ToolRegistry:
         limits: Mapping[str, ToolLimits] = MappingProxyType({}),
         replaceable: Iterable[ToolSource] = (),
     ) -> None:
-        self._gates = ToolGates(limits)
+        self._limits = ToolCallLimits(limits)
         self.functions: tuple[RunnableTool, ...] = tuple(_as_tool(each) for each in tools)
         """The tools that are neither built in nor those of a source that `replace` can change."""
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
@@ -212,7 +212,7 @@ class ToolRegistry:
         if isinstance(bound, str):
             return ToolOutcome(error=bound)
         found = self._tools[tool_id]
-        limits = self._gates.limits_of(found.limits if isinstance(found, Tool) else ToolLimits(), tool_id, found.policy_name)
+        limits = self._limits.limits_of(found.limits if isinstance(found, Tool) else ToolLimits(), tool_id, found.policy_name)
         limit_s = limits.timeout_s or found.timeout_s or self._timeout_s
         max_bytes = limits.max_result_bytes or self._max_result_bytes
         job = ToolJob(found.prepared(bound, call), max_bytes, call.subject_id, found.tool_id)
@@ -221,7 +221,7 @@ class ToolRegistry:
         has_place = False
         try:
             with anyio.CancelScope(deadline=deadline):
-                async with self._gates.pass_through(tool_id, limits, deadline) as problem:
+                async with self._limits.place(tool_id, limits, deadline) as problem:
                     has_place = True
                     if problem is not None:
                         return ToolOutcome(error=problem)
@@ -237,7 +237,7 @@ class ToolRegistry:
 
     def client_outcome(self, tool_id: str, output: object) -> ToolOutcome:
         """The outcome of a client's call: the output, cut like any result, or an error if the output has no JSON form."""
-        own = self._gates.limits_of(ToolLimits(), tool_id, tool_id)
+        own = self._limits.limits_of(ToolLimits(), tool_id, tool_id)
         return outcome_of(output, own.max_result_bytes or self._max_result_bytes)
 
 

@@ -13,11 +13,10 @@ from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.attention_context import AttentionContext
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.tools.results import storable
-from kitchener.actors.turn.callers_listener import ListenerFailed
 from kitchener.actors.turn.reply import APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
-from kitchener.actors.turn.step import TurnStep
-from kitchener.actors.turn.step_budget import StepBudget
+from kitchener.actors.turn.step import StepBudget, TurnStep
+from kitchener.actors.turn.updates import ListenerFailed
 from kitchener.actors.turn.without_executor import reply_without_executor
 from kitchener.actors.work.budget import BudgetScope
 from kitchener.actors.work.plan import cost_mapping, error_mapping

@@ -13,10 +13,10 @@ from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.queue import SessionQueue
-from kitchener.actors.turn.callers_listener import ListenerFailed, kept_apart
 from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.reply import TurnOutcome
 from kitchener.actors.turn.turn import Turn
+from kitchener.actors.turn.updates import ListenerFailed, kept_apart
 from kitchener.cancellation import ended_by, ends_caller, failed_alone
 from kitchener.errors import (
     CommitUnknown,

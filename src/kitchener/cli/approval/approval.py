@@ -18,7 +18,7 @@ from kitchener.cli.terminal.output import print_json, print_table, print_text, s
 from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.recorded_requests import arguments_text, details, read_requests, read_with_nested, row
+from kitchener.inspection.recorded_approvals import arguments_text, details, read_requests, read_with_nested, row
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.inspection.turns.turn_approvals import answer_words
 from kitchener.plain_names import counted

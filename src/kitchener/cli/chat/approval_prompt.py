@@ -8,7 +8,7 @@ import orjson
 from kitchener.cli.terminal.account import account_name
 from kitchener.cli.terminal.output import print_text, say
 from kitchener.errors import ApprovalAnswered, ApprovalVoid, UnknownApproval
-from kitchener.inspection.recorded_requests import arguments_text
+from kitchener.inspection.recorded_approvals import arguments_text
 from kitchener.inspection.shown_text import one_line
 from kitchener.plain_names import counted
 from kitchener.records.entries import ApprovalScope, opened

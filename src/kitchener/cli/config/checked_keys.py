@@ -2,10 +2,11 @@
 
 from kitchener.actors.attention.templates import load_templates
 from kitchener.actors.executor.prompts import PromptLibrary
-from kitchener.config.settings import dotted_key
+from kitchener.config.settings_parser import dotted_key
 from kitchener.errors import ConfigError, PromptError, SigningError
 from kitchener.extras import can_serve
-from kitchener.runtime.loading import LoadedConfig, named_source
+from kitchener.runtime.loading import LoadedConfig
+from kitchener.runtime.setting_checks import named_source
 from kitchener.signing import load_signer
 
 

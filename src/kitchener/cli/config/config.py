@@ -12,13 +12,12 @@ from kitchener.cli.exits import OK, USAGE
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.config import RuntimeConfig, Settings
-from kitchener.config.settings import without_secrets
+from kitchener.config.settings_parser import without_secrets
 from kitchener.config.shown import described_key
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.agents.class_tools import check_tools
-from kitchener.runtime.loading import check_is_configured
-from kitchener.runtime.setting_checks import unfitting_limits, unpriced_models, unreachable_routes
+from kitchener.runtime.setting_checks import check_is_configured, unfitting_limits, unpriced_models, unreachable_routes
 
 app = App(name="config", help="Check and show settings.")
 

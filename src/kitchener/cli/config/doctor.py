@@ -40,9 +40,10 @@ from kitchener.records import events
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.runtime.agents.class_tools import check_tools
 from kitchener.runtime.content_check import check_content
-from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig, check_config
+from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig
 from kitchener.runtime.root_layout import LedgerName, index_dir, keyring_dir, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring, check_place
+from kitchener.runtime.setting_checks import check_config
 from kitchener.small_files import is_directory, is_file, is_there
 
 _SYNCS: Final = 11

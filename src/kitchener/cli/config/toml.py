@@ -7,7 +7,7 @@ import orjson
 
 from kitchener.config import Settings
 from kitchener.config.field_docstrings import field_docstrings
-from kitchener.config.settings import toml_key
+from kitchener.config.settings_parser import toml_key
 
 _NONE = re.compile(r"\bNone\b")
 

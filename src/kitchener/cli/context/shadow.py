@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypedDict
 
 from kitchener.cli.terminal.progress import progress_bar
-from kitchener.config.settings import toml_key
+from kitchener.config.settings_parser import toml_key
 from kitchener.context import ProjectionLists, base_ref, read_chain, result_id
 from kitchener.errors import NotOnRecord
 from kitchener.inspection.ledger_files import LedgerPaths

@@ -6,7 +6,7 @@ from typing import Final
 
 from kitchener.cli.context.project import ProjectionPreview
 from kitchener.cli.terminal.output import table_lines
-from kitchener.config.settings import toml_key
+from kitchener.config.settings_parser import toml_key
 from kitchener.context import ContextState, Flag, PlacedItem, Projection
 from kitchener.context.fold.items import count_turns
 from kitchener.context.fold.lifecycle import IntentRecord

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kitchener.cli.options import Options
 from kitchener.cli.terminal.output import print_table, print_text
 from kitchener.config import SIGNAL_KINDS, HO3MemoryConfig
-from kitchener.config.settings import toml_key
+from kitchener.config.settings_parser import toml_key
 from kitchener.errors import CallerError, NotOnRecord, UnknownArtifact
 from kitchener.ids import check_recorded_subject, memory_namespace, split_namespace
 from kitchener.inspection.ledger_files import LedgerPaths

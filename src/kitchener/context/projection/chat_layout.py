@@ -15,7 +15,7 @@ from kitchener.context.fold.items import Item, place_of, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
 from kitchener.context.lexical.questions import asks
-from kitchener.context.projection.offered import RankingQuery, ShownTurns, groups_of, once, recent_turns
+from kitchener.context.projection.candidates import RankingQuery, ShownTurns, groups_of, once, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem, placed_order
 from kitchener.context.projection.window import Window, first_recent, kept_recent
 from kitchener.context.ruleset import Ruleset

@@ -28,9 +28,9 @@ from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.active import Resolution
 from kitchener.context.intents.reachability import Reach, reach_from
 from kitchener.context.intents.transitions import BRIDGE_OBJECTIVE
+from kitchener.context.projection.candidates import Joined, Ranking, RankingQuery, ShownTurns, groups_of, recent_turns
 from kitchener.context.projection.chat_layout import ChatLayout
 from kitchener.context.projection.days import Days, NoDays
-from kitchener.context.projection.offered import Joined, Ranking, RankingQuery, ShownTurns, groups_of, recent_turns
 from kitchener.context.projection.packer import Packer, PlacedItem, placed_order
 from kitchener.context.ruleset import Ruleset
 from kitchener.errors import ConfigError

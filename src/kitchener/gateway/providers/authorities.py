@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from kitchener.config import ProviderConfig
-from kitchener.config.settings import dotted_key
+from kitchener.config.settings_parser import dotted_key
 from kitchener.config.shown import described
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION

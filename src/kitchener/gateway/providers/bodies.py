@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from kitchener.errors import ProviderReason
-from kitchener.gateway.providers.failures import named_web_page
+from kitchener.gateway.providers.endpoint_errors import named_web_page
 from kitchener.plain_names import cut_to, quoted
 
 MAX_ERROR_BYTES: Final = 65_536

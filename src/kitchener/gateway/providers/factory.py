@@ -12,7 +12,7 @@ from typing import Final
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.config.request_fields import value_problem
-from kitchener.config.settings import SettingPath, dotted_key
+from kitchener.config.settings_parser import SettingPath, dotted_key
 from kitchener.config.shown import REFERENCE, is_reference, read_reference, shown_reference
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION

@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from kitchener.clock import SystemClock, iso
-from kitchener.inspection.recorded_requests import arguments_text, details
+from kitchener.inspection.recorded_approvals import arguments_text, details
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import StoredEntry
 from kitchener.records import events

@@ -11,12 +11,12 @@ from kitchener.actors.tools.named_tools import load_tools
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.tool import Tool
 from kitchener.config import HO2Config, RuntimeConfig
-from kitchener.config.settings import dotted_key
+from kitchener.config.settings_parser import dotted_key
 from kitchener.config.shown import described_key
 from kitchener.errors import CallerError, ConfigError, ToolError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.mcp.definitions import source_of
-from kitchener.runtime.loading import check_is_configured
+from kitchener.runtime.setting_checks import check_is_configured
 from kitchener.runtime.tools.agent_tools import AGENT_PREFIX, AgentTool, SupervisorOf, agent_tool
 from kitchener.runtime.tools.connected_servers import PREFIX
 

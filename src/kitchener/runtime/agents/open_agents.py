@@ -13,7 +13,7 @@ from kitchener.actors.admission.argument_checks import check_is_text
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.tool import Tool
 from kitchener.config import DEFAULT_AGENT
-from kitchener.config.settings import toml_key
+from kitchener.config.settings_parser import toml_key
 from kitchener.errors import CallerError
 from kitchener.ids import AGENT_CLASS_FORM, is_agent_class
 from kitchener.ledger import Ledgers
@@ -22,9 +22,9 @@ from kitchener.logs import get_logger
 from kitchener.plain_names import quoted
 from kitchener.runtime.agents.agent import Agent
 from kitchener.runtime.agents.shared_parts import RuntimeParts
-from kitchener.runtime.loading import check_is_configured, named_class
 from kitchener.runtime.queries.nested_approvals import OpenedClass
 from kitchener.runtime.root_layout import agent_of
+from kitchener.runtime.setting_checks import check_is_configured, named_class
 
 _log = get_logger(__name__)
 

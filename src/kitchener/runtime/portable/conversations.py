@@ -28,10 +28,10 @@ from kitchener.records.entries import (
     MessageImportedPayload,
     SessionStartPayload,
 )
-from kitchener.runtime.loading import check_is_configured
 from kitchener.runtime.portable.conversation_file import ConversationFile, SpokenConversation, max_messages
 from kitchener.runtime.root_layout import INDEX_KEYS, index_dir, ledger_ids, ledger_paths, open_reader, sealer_of, settings_of
 from kitchener.runtime.sealed_root import record_sealing
+from kitchener.runtime.setting_checks import check_is_configured
 from kitchener.sealing import Sealer
 
 FORMAT: Final = "kitchener-conversation/1"

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.cancellation import start_apart
 from kitchener.config import HO2Config, McpServerConfig, RuntimeConfig
-from kitchener.config.settings import dotted_key
+from kitchener.config.settings_parser import dotted_key
 from kitchener.config.shown import address_problem, described_key, described_names
 from kitchener.errors import ConfigError
 from kitchener.gateway.providers.factory import read_secret

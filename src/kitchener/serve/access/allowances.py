@@ -202,7 +202,7 @@ class RequestPlace:
         for each in self._allowances:
             each.check_turn()
 
-    def check_going_on(self) -> None:
+    def check_continuation(self) -> None:
         """Raises RequestRefused if no turn may continue, since its checks against schemas have taken too long.
 
         A turn that continues checks against the schemas that it began with, which are no part of the request.

@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 
 from kitchener.config import RuntimeConfig, ServeClientConfig, ServeConfig, ServeRight
-from kitchener.config.settings import dotted_key
+from kitchener.config.settings_parser import dotted_key
 from kitchener.errors import CallerError, ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.factory import read_secret

@@ -27,7 +27,7 @@ from kitchener.serve.agui.run_input import CONTINUED, RESUMED, AskedRun, RunInpu
 from kitchener.serve.chat_completions.asked_content import checked_content
 from kitchener.serve.chat_completions.chat_chunks import told_of
 from kitchener.serve.chat_completions.client_functions import read_functions
-from kitchener.serve.chat_completions.client_outputs import going_on, session_of_outputs, waits_for
+from kitchener.serve.chat_completions.client_outputs import continued_run, session_of_outputs, waits_for
 from kitchener.serve.chat_completions.session_finder import SessionFinder
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.native.session_access import SessionAccess
@@ -132,8 +132,8 @@ class AguiEndpoint:
             if has_waiting(session, for_person=True) or not waits_for(session, asked.outputs):
                 return None
             then = self._replying(supervisor, session, asked, content)
-        place_of(request).check_going_on()
-        give, made = going_on(supervisor, asked.outputs, then), RunEvents(asked)
+        place_of(request).check_continuation()
+        give, made = continued_run(supervisor, asked.outputs, then), RunEvents(asked)
         turn = self._turns.begin(place_of(request), supervisor.agent_class, session.session_id, give)
         if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
             return self._stream(supervisor, made, session, None, asked)
@@ -152,7 +152,7 @@ class AguiEndpoint:
         given = given_answers(answers, requested, subject_id)
         if not given:
             return None if asked.message else self._stream(supervisor, RunEvents(asked), session, None, asked)
-        place_of(request).check_going_on()
+        place_of(request).check_continuation()
         answered = {approval_id for approval_id, _ in given}
         made = RunEvents(asked, [(each.approval_id, each.tool_id) for each in requested if each.approval_id in answered])
         turn = self._turns.begin(

@@ -7,10 +7,10 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.errors import UnknownApproval, UnknownSession
 from kitchener.ids import split_approval_id
 from kitchener.serve.chat_completions.client_history import SpokenAnswer
-from kitchener.serve.served_turns import Going
+from kitchener.serve.served_turns import ContinuedRun
 
 
-async def given_answer(supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer) -> tuple[str, Going]:
+async def given_answer(supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer) -> tuple[str, ContinuedRun]:
     """The session of a waiting call, and a function that gives the answer and runs the turn.
 
     Args:

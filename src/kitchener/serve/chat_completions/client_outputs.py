@@ -16,7 +16,7 @@ from kitchener.records.turn import TurnResult, UpdateListener
 from kitchener.runtime.queries.approval_list import list_approvals
 from kitchener.serve.chat_completions.client_functions import GivenOutputs, unknown_call
 from kitchener.serve.problems import RequestRefused
-from kitchener.serve.served_turns import Going
+from kitchener.serve.served_turns import ContinuedRun
 
 
 class LeftCalls(NamedTuple):
@@ -60,9 +60,9 @@ def waits_for(session: SessionManager, given: GivenOutputs) -> bool:
     return approvals is not None and any(each.approval_id in given.outputs and each.expires_at > now for each in approvals.open)
 
 
-def going_on(
+def continued_run(
     supervisor: HO2Supervisor, given: GivenOutputs, then: Callable[[UpdateListener | None], Awaitable[TurnResult]] | None = None
-) -> Going:
+) -> ContinuedRun:
     """Gives outputs and continues the turn.
 
     Args:

@@ -25,12 +25,12 @@ from kitchener.serve.chat_completions.chat_chunks import Heading, chunks, told_o
 from kitchener.serve.chat_completions.chat_request import STILL_WAITING, UTILITY, ChatBody, ChatRequest, read_body, read_request
 from kitchener.serve.chat_completions.client_functions import read_functions
 from kitchener.serve.chat_completions.client_history import spoken_answer
-from kitchener.serve.chat_completions.client_outputs import going_on, read_left, session_of_outputs, waits_for
+from kitchener.serve.chat_completions.client_outputs import continued_run, read_left, session_of_outputs, waits_for
 from kitchener.serve.chat_completions.session_finder import BY_KEY, SessionFinder
 from kitchener.serve.chat_completions.utility_calls import UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.problems import RequestRefused, json_response
-from kitchener.serve.served_turns import Going, ServedTurn, ServedTurns
+from kitchener.serve.served_turns import ContinuedRun, ServedTurn, ServedTurns
 from kitchener.serve.token_usage import TokenUsage
 
 Asking = Callable[..., Awaitable[TurnResult]]
@@ -89,16 +89,16 @@ class CompletionEndpoints:
         if answer is not None:
             caller.check("approve")
             session_id, give = await given_answer(supervisor, subject_id, answer)
-            place_of(request).check_going_on()
+            place_of(request).check_continuation()
             return await self._answered(request, body, supervisor, session_id, answer.approval_id, give)
         functions = read_functions(body.tools, body.tool_choice, allowed=supervisor.config.client_tools == "allow")
         content = await checked_content(request, supervisor, asked.message, asked.parts, functions, asked.output)
         if asked.outputs is not None:
-            goes_on = await self._going_on(request, supervisor, subject_id, asked, content, name)
-            if goes_on is not None:
-                place_of(request).check_going_on()
+            continued = await self._continued(request, supervisor, subject_id, asked, content, name)
+            if continued is not None:
+                place_of(request).check_continuation()
                 call_id = next(iter(asked.outputs.outputs))
-                return await self._answered(request, body, supervisor, asked.outputs.session_id, call_id, goes_on)
+                return await self._answered(request, body, supervisor, asked.outputs.session_id, call_id, continued)
         if name is None and self._config.cache_key_names_session:
             name = body.prompt_cache_key
         key = request.headers.get("idempotency-key")
@@ -140,7 +140,7 @@ class CompletionEndpoints:
             return self._turns.begin(place_of(request), agent_class, session_id, lambda listener: ask(listener=listener))
         return self._turns.begin_whole(place_of(request), agent_class, session_id, ask)
 
-    async def _going_on(
+    async def _continued(
         self,
         request: Request,
         supervisor: HO2Supervisor,
@@ -148,7 +148,7 @@ class CompletionEndpoints:
         asked: ChatRequest,
         content: MessageContent,
         name: str | None,
-    ) -> Going | None:
+    ) -> ContinuedRun | None:
         """Gives outputs of functions, and runs the turn of the message after them; None: they were given before the message.
 
         Raises:
@@ -158,7 +158,7 @@ class CompletionEndpoints:
         assert outputs is not None
         if not asked.message:
             await session_of_outputs(supervisor, subject_id, outputs, name)
-            return going_on(supervisor, outputs)
+            return continued_run(supervisor, outputs)
         try:
             session = await session_of_outputs(supervisor, subject_id, outputs, name)
         except RequestRefused:
@@ -167,10 +167,10 @@ class CompletionEndpoints:
             return None
         key = request.headers.get("idempotency-key")
         ask = self._asking(supervisor, subject_id, session.session_id, asked, content, key)
-        return going_on(supervisor, outputs, lambda listener: ask(listener=listener))
+        return continued_run(supervisor, outputs, lambda listener: ask(listener=listener))
 
     async def _answered(
-        self, request: Request, body: ChatBody, supervisor: HO2Supervisor, session_id: str, request_id: str, give: Going
+        self, request: Request, body: ChatBody, supervisor: HO2Supervisor, session_id: str, request_id: str, give: ContinuedRun
     ) -> ASGIApp:
         """The reply of the turn that continues after an answer about a tool call, or with outputs of functions."""
         heading, headers = self._heading(body, session_id), {SESSION_HEADER: session_id}

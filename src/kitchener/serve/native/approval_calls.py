@@ -19,7 +19,7 @@ from kitchener.serve.native.message_calls import result_json
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import json_response
-from kitchener.serve.served_turns import ServedTurns, Whole
+from kitchener.serve.served_turns import ServedTurns, WholeRun
 
 _TOLD: Final = (
     "approval_id",
@@ -107,9 +107,9 @@ class ApprovalCalls:
             raise UnknownApproval(approval_id)
         return found
 
-    async def _answered(self, request: Request, found: FoundSession, answer: Whole) -> ASGIApp:
+    async def _answered(self, request: Request, found: FoundSession, answer: WholeRun) -> ASGIApp:
         place_of(request).check_turn()
-        place_of(request).check_going_on()
+        place_of(request).check_continuation()
         turn = self._turns.begin_whole(place_of(request), found.supervisor.agent_class, found.session.session_id, answer)
         result = await until_gone(request.receive, turn.result, turn.leave)
         return json_response({"result": result_json(result) if result is not None else None})

@@ -21,7 +21,7 @@ from kitchener.serve.chat_completions.approval_answers import given_answer
 from kitchener.serve.chat_completions.asked_content import checked_content
 from kitchener.serve.chat_completions.chat_request import UTILITY
 from kitchener.serve.chat_completions.client_functions import read_functions
-from kitchener.serve.chat_completions.client_outputs import going_on, read_left, session_of_outputs, waits_for
+from kitchener.serve.chat_completions.client_outputs import continued_run, read_left, session_of_outputs, waits_for
 from kitchener.serve.chat_completions.session_finder import BY_KEY, SessionFinder
 from kitchener.serve.chat_completions.utility_calls import UtilityCalls
 from kitchener.serve.event_stream import EventStream, until_gone
@@ -47,20 +47,20 @@ from kitchener.serve.responses.responses_request import (
     read_responses_body,
     read_responses_request,
 )
-from kitchener.serve.served_turns import Listened, ServedTurn, ServedTurns, joined_text
+from kitchener.serve.served_turns import ServedTurn, ServedTurns, StreamedRun, joined_text
 from kitchener.serve.token_usage import TokenUsage
 
 ListenedTurn = Callable[[UpdateListener | None], Awaitable[TurnResult]]
 """Runs the turn of a message."""
 
 
-class _GoingOn(NamedTuple):
+class _Continuation(NamedTuple):
     """A turn that continues after answers about tool calls or with outputs of functions."""
 
     session_id: str
     wo_id: str
     """The work order of the last one."""
-    give: Listened
+    give: StreamedRun
     """Gives them, and runs the turn; one turn of the server for all of them, so a client that leaves has given them all."""
 
 
@@ -99,11 +99,11 @@ class ResponseEndpoints:
             caller.check("approve")
         functions = read_functions(body.tools, body.tool_choice, allowed=supervisor.config.client_tools == "allow")
         content = await checked_content(request, supervisor, asked.message, asked.parts, functions, asked.output)
-        going = await self._going_on(request, body, supervisor, subject_id, asked, content)
-        if going is not None:
-            place_of(request).check_going_on()
-            session_id = going.session_id
-            log = self._begin(request, body, supervisor, session_id, going.give)
+        continuation = await self._continued(request, body, supervisor, subject_id, asked, content)
+        if continuation is not None:
+            place_of(request).check_continuation()
+            session_id = continuation.session_id
+            log = self._begin(request, body, supervisor, session_id, continuation.give)
         else:
             async with self._chosen(request, body, supervisor, subject_id, asked) as session_id:
                 ask = self._asking(request, subject_id, session_id, supervisor, asked, content)
@@ -119,8 +119,8 @@ class ResponseEndpoints:
             if not body.stream:
                 return await self._recorded(request, log.head.response_id)
             return self._stream(log.after(-1), session_id, _nobody if body.background else turn.leave)
-        assert going is not None
-        return await self._left(request, body, going)
+        assert continuation is not None
+        return await self._left(request, body, continuation)
 
     async def retrieve(self, request: Request) -> ASGIApp:
         """A response, or its events after a number."""
@@ -212,12 +212,12 @@ class ResponseEndpoints:
         return ask
 
     def _begin(
-        self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, session_id: str, listened: Listened
+        self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, session_id: str, run: StreamedRun
     ) -> ResponseLog:
         """Begins a turn, whose events the log gets."""
         log, before = ResponseLog(), self._access.runtime.ledgers(supervisor.agent_class).ho2m.position
         read = partial(self._write, log, body, supervisor, before)
-        log.turn = self._turns.begin_kept(place_of(request), supervisor.agent_class, session_id, listened, read)
+        log.turn = self._turns.begin_kept(place_of(request), supervisor.agent_class, session_id, run, read)
         return log
 
     async def _write(
@@ -262,7 +262,7 @@ class ResponseEndpoints:
             await ledgers.commit()  # a crash must not take back a response whose id a client was told
         return head._replace(previous_id=body.previous_response_id, is_background=bool(body.background))
 
-    async def _going_on(
+    async def _continued(
         self,
         request: Request,
         body: ResponsesBody,
@@ -270,7 +270,7 @@ class ResponseEndpoints:
         subject_id: str,
         asked: ResponsesRequest,
         content: MessageContent,
-    ) -> "_GoingOn | None":
+    ) -> "_Continuation | None":
         """What gives the answers and outputs of a request, and continues the turn; None: there is just a message."""
         given = [await given_answer(supervisor, subject_id, each) for each in asked.answers]
         request_id = asked.answers[-1].approval_id if asked.answers else ""
@@ -288,7 +288,7 @@ class ResponseEndpoints:
             ask = self._asking(request, subject_id, session.session_id, supervisor, asked, content) if asked.message else None
             if ask is not None and not waits_for(session, asked.outputs):
                 return None
-            given.append((session.session_id, going_on(supervisor, asked.outputs, ask)))
+            given.append((session.session_id, continued_run(supervisor, asked.outputs, ask)))
         if not given:
             return None
 
@@ -298,18 +298,18 @@ class ResponseEndpoints:
                 result = await give(None) or result
             return await given[-1][1](tell) or result
 
-        return _GoingOn(given[-1][0], split_approval_id(request_id)[1], give_all)
+        return _Continuation(given[-1][0], split_approval_id(request_id)[1], give_all)
 
-    async def _left(self, request: Request, body: ResponsesBody, going: "_GoingOn") -> ASGIApp:
+    async def _left(self, request: Request, body: ResponsesBody, continuation: "_Continuation") -> ASGIApp:
         """The response of the turn that asked, with the calls that still wait."""
-        found = await self._access.named(request, going.session_id)
-        left = await read_left(found.ledgers.ho2m, found.session, going.wo_id)
+        found = await self._access.named(request, continuation.session_id)
+        left = await read_left(found.ledgers.ho2m, found.session, continuation.wo_id)
         recorded = await read_response(found, left.turn_id, self._servers)
         waiting = {*left.requests, *(call_item(each)["id"] for each in left.calls)}
         recorded = recorded._replace(requests=[each for each in recorded.requests if each["id"] in waiting])
         if not body.stream:
             return _answer(recorded)
-        return self._stream(_log_of(recorded, -1).after(-1), going.session_id, _nobody)
+        return self._stream(_log_of(recorded, -1).after(-1), continuation.session_id, _nobody)
 
     async def _plain_call(self, request: Request, body: ResponsesBody, supervisor: HO2Supervisor, subject_id: str) -> ASGIApp:
         """The answer of a model without an agent. It is no turn, so it cannot be retrieved."""

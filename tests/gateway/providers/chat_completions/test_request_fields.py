@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig
-from kitchener.config.settings import parse_settings, without_secrets
+from kitchener.config.settings_parser import parse_settings, without_secrets
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.gateway.routing import check_router

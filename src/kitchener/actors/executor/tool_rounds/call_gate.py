@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kitchener.actors.tools.concurrent_calls import ToolRequested
 from kitchener.actors.tools.results import ToolOutcome
-from kitchener.actors.tools.side_by_side import ToolRequested
 from kitchener.records.entries import QuestionMapping
 from kitchener.records.tools.deferred_loop import ApprovalRequest
 from kitchener.records.tools.tool_question import ToolQuestion

@@ -23,9 +23,9 @@ from kitchener.actors.executor.tool_rounds.call_gate import (
 )
 from kitchener.actors.executor.tool_rounds.result_pages import NOT_TRUSTED, ResultPages
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
+from kitchener.actors.tools.concurrent_calls import ToolRequested, concurrent_groups, run_all
 from kitchener.actors.tools.progress_queue import ProgressQueue
 from kitchener.actors.tools.results import ToolOutcome, storable
-from kitchener.actors.tools.side_by_side import ToolRequested, concurrent_groups, run_all
 from kitchener.actors.work.plan import nested_mapping
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused, EntryTooLarge

@@ -20,7 +20,7 @@ from kitchener.gateway.providers.checked_answers import (
     estimated_usage,
     object_in,
 )
-from kitchener.gateway.providers.failures import reason_of, redacted_line, told_by
+from kitchener.gateway.providers.endpoint_errors import reason_of, redacted_line, told_by
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import quoted
 from kitchener.records.entries import FinishReason

@@ -22,7 +22,7 @@ from yarl import URL
 
 from kitchener.connection_problems import problem_of_socket, told_of_connect
 from kitchener.gateway.providers.authorities import trust_nobody
-from kitchener.gateway.providers.failures import (
+from kitchener.gateway.providers.endpoint_errors import (
     CUT_OFF,
     LOST,
     NO_CONNECTION_IN_TIME,

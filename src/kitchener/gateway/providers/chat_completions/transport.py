@@ -19,14 +19,14 @@ import orjson
 
 from kitchener.clock import SystemClock
 from kitchener.config import ProviderConfig
-from kitchener.config.settings import dotted_key
+from kitchener.config.settings_parser import dotted_key
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
 from kitchener.gateway.providers.chat_completions.http_pool import Connections, HttpAnswer, PoolTarget
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
-from kitchener.gateway.providers.failures import CONNECT_TIMEOUT_S
+from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.proxies import proxy_for
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.gateway.providers.sent_values import SentValues

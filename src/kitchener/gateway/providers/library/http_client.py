@@ -15,7 +15,7 @@ import httpx2
 from kitchener.config import ProviderConfig
 from kitchener.gateway.providers.authorities import trust_nobody
 from kitchener.gateway.providers.bodies import PIECES_AT_ONCE, BodyReader, UnusableAnswer
-from kitchener.gateway.providers.failures import CONNECT_TIMEOUT_S
+from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.redaction import Redaction
 
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")

@@ -14,7 +14,7 @@ from kitchener.connection_problems import problem_of_system, told_of_connect_to
 from kitchener.errors import ConfigError, ProviderError, ProviderReason
 from kitchener.errors.nested import with_causes
 from kitchener.gateway.providers.bodies import UnusableAnswer
-from kitchener.gateway.providers.failures import (
+from kitchener.gateway.providers.endpoint_errors import (
     CUT_OFF,
     LOST,
     NO_CONNECTION_IN_TIME,

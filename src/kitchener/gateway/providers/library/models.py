@@ -21,13 +21,13 @@ from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.settings import ModelSettings
 
 from kitchener.config import ProviderConfig
-from kitchener.config.settings import dotted_key
+from kitchener.config.settings_parser import dotted_key
 from kitchener.config.shown import described
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities
 from kitchener.gateway.providers.chat_completions.chat_endpoint import is_of_openai
-from kitchener.gateway.providers.failures import hide
+from kitchener.gateway.providers.endpoint_errors import hide
 from kitchener.gateway.providers.library.http_client import open_former_http_client, open_http_client
 from kitchener.gateway.providers.library.model_errors import VENDOR_ERRORS, translated
 from kitchener.gateway.providers.library.model_messages import (

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 from kitchener.config import RouterConfig
-from kitchener.config.settings import SettingPath, dotted_key
+from kitchener.config.settings_parser import SettingPath, dotted_key
 from kitchener.config.shown import described
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION

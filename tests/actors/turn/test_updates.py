@@ -5,7 +5,7 @@ from contextlib import aclosing
 import anyio
 import pytest
 
-from kitchener.actors.turn.stream import streamed
+from kitchener.actors.turn.updates import streamed
 from kitchener.records.turn import TextDelta, TurnUpdate, UpdateListener
 
 

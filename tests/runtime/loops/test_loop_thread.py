@@ -17,7 +17,7 @@ import pytest
 
 from kitchener import open_runtime, open_sync
 from kitchener.errors import CallerError, RuntimeClosed
-from kitchener.runtime.loop_thread import LoopThread
+from kitchener.runtime.loops.loop_thread import LoopThread
 from tests.runtime.test_synchronous import BACKENDS, Backend
 
 

@@ -17,7 +17,7 @@ from kitchener.config import ToolLimits
 _MINUTE_S: Final = 60.0
 
 
-class ToolGates:
+class ToolCallLimits:
     """The limits of the tools of one registry.
 
     Args:
@@ -26,8 +26,8 @@ class ToolGates:
 
     def __init__(self, rules: Mapping[str, ToolLimits]) -> None:
         self._rules = rules
-        # Each event loop has its own gates, so that one registry can serve several event loops.
-        self._gates = RunVar[dict[str, _Gate]]("kitchener tool gates")
+        # Each event loop has its own counts, so that one registry can serve several event loops.
+        self._by_tool = RunVar[dict[str, _LimitedCalls]]("kitchener calls of tools")
 
     def limits_of(self, own: ToolLimits, *names: str) -> ToolLimits:
         """The limits of a tool: those set for one of its names; if they leave one out, its author's."""
@@ -36,7 +36,7 @@ class ToolGates:
                 return own.model_copy(update={name: value for name, value in given if value is not None})
         return own
 
-    def pass_through(self, tool_id: str, limits: ToolLimits, deadline: float) -> AbstractAsyncContextManager[str | None]:
+    def place(self, tool_id: str, limits: ToolLimits, deadline: float) -> AbstractAsyncContextManager[str | None]:
         """Waits until the tool may run, and keeps its place while it runs. Yields why it must not run, or None.
 
         The wait for a place has no deadline of its own: the caller's scope ends it.
@@ -48,17 +48,17 @@ class ToolGates:
         """
         if limits.concurrency is None and limits.rate_per_minute is None:
             return nullcontext()
-        gates = self._gates.get(None)
-        if gates is None:
-            gates = dict[str, _Gate]()
-            self._gates.set(gates)
-        gate = gates.get(tool_id)
-        if gate is None or gate.limits != limits:
-            gate = gates[tool_id] = _Gate(tool_id, limits)
-        return gate.pass_through(deadline)
+        by_tool = self._by_tool.get(None)
+        if by_tool is None:
+            by_tool = dict[str, _LimitedCalls]()
+            self._by_tool.set(by_tool)
+        calls = by_tool.get(tool_id)
+        if calls is None or calls.limits != limits:
+            calls = by_tool[tool_id] = _LimitedCalls(tool_id, limits)
+        return calls.place(deadline)
 
 
-class _Gate:
+class _LimitedCalls:
     """Tracks the running calls of one tool, and when the last calls started."""
 
     def __init__(self, tool_id: str, limits: ToolLimits) -> None:
@@ -67,8 +67,8 @@ class _Gate:
         self._starts: deque[float] = deque(maxlen=limits.rate_per_minute or 0)
 
     @asynccontextmanager
-    async def pass_through(self, deadline: float) -> AsyncGenerator[str | None]:
-        """Implements `ToolGates.pass_through`."""
+    async def place(self, deadline: float) -> AsyncGenerator[str | None]:
+        """Implements `ToolCallLimits.place`."""
         async with self._places:
             yield await self._wait_for_start(deadline)
 

@@ -1,4 +1,8 @@
-"""Turns the updates of a running turn into an async iterator. The turn runs in its own task."""
+"""Brings the updates of a running turn to its caller: to a listener that the turn awaits, or through an async iterator.
+
+A listener is called in the middle of a turn, also by the executor. Its error ends the turn and belongs to the caller; it is no
+failure of the executor. `runner.py` raises it as it was. For the iterator, the turn runs in its own task.
+"""
 
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -7,11 +11,34 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kitchener.cancellation import cut_off, ended_by, failed_alone, start_apart
+from kitchener.errors import KitchenerError
 from kitchener.lanes.wakeups import Wakeup, signals
 from kitchener.records.turn import TurnUpdate, UpdateListener
 
 
-class _Updates:
+class ListenerFailed(KitchenerError):
+    """The listener of a turn raised an error. Passes through the turn, and never reaches a caller."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__("the listener of the turn failed")
+
+
+def kept_apart(listener: UpdateListener) -> UpdateListener:
+    """The listener of a turn, whose errors come as `ListenerFailed`."""
+
+    async def tell(update: TurnUpdate) -> None:
+        try:
+            await listener(update)
+        except BaseException as error:
+            if not await failed_alone(error):
+                raise
+            raise ListenerFailed(error) from None
+
+    return tell
+
+
+class _Untaken:
     """The updates of one turn that its reader has not taken yet.
 
     Neither the turn nor its reader lets other tasks run unless it has to wait. Over a stream of anyio, each update took two
@@ -78,7 +105,7 @@ async def streamed(
         tasks: the task group that runs the turn
         capacity: updates buffered for a slow reader; when the buffer is full, the turn waits for the reader
     """
-    updates, stop, failure = _Updates(capacity), anyio.CancelScope(), list[Exception]()
+    updates, stop, failure = _Untaken(capacity), anyio.CancelScope(), list[Exception]()
 
     async def work() -> None:
         try:

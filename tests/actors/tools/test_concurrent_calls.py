@@ -3,8 +3,8 @@
 import anyio
 import pytest
 
+from kitchener.actors.tools.concurrent_calls import concurrent_groups, run_all
 from kitchener.actors.tools.results import ToolOutcome
-from kitchener.actors.tools.side_by_side import concurrent_groups, run_all
 
 
 async def test_an_interrupt_in_one_call_ends_the_others_and_reaches_the_caller() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from kitchener import ConfigError, HO2Config, RuntimeConfig
 from kitchener.config import GateThresholds, LedgerConfig, ProviderConfig, Route, Settings
-from kitchener.config.settings import parse_settings
+from kitchener.config.settings_parser import parse_settings
 
 WRONG: list[tuple[type[Settings], Mapping[str, Any]]] = [
     (HO2Config, {"turn_budget": -1}),
