@@ -50,8 +50,8 @@ from kitchener.serve.responses.responses_request import (
 from kitchener.serve.served_turns import ServedTurn, ServedTurns, StreamedRun, joined_text
 from kitchener.serve.token_usage import TokenUsage
 
-ListenedTurn = Callable[[UpdateListener | None], Awaitable[TurnResult]]
-"""Runs the turn of a message."""
+MessageRun = Callable[[UpdateListener | None], Awaitable[TurnResult]]
+"""Runs the turn of a message, and awaits its argument with each update; None: nobody takes its updates."""
 
 
 class _Continuation(NamedTuple):
@@ -196,7 +196,7 @@ class ResponseEndpoints:
         supervisor: HO2Supervisor,
         asked: ResponsesRequest,
         content: MessageContent,
-    ) -> ListenedTurn:
+    ) -> MessageRun:
         """Runs the turn of a message."""
 
         def ask(listener: UpdateListener | None) -> Awaitable[TurnResult]:
