@@ -27,7 +27,6 @@ from kitchener import Runtime, RuntimeConfig, open_runtime
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger import LedgerClient
 from kitchener.memory import GateResult, Overlay
-from kitchener.records.entries import TurnStartedPayload, payload_as, text_of
 
 WATCHED = (TOMATOES, CALENDAR, "domain:roses")
 BAR, INDENT, WIDTH = 20, 14, 110
@@ -97,8 +96,8 @@ async def three_evenings(runtime: Runtime) -> None:
 async def what_was_learned(runtime: Runtime) -> list[Overlay]:
     """Part two: each line, and the turns that taught it."""
     memory, ho2m = runtime.memory(), runtime.ledgers().ho2m
-    started = [payload_as(TurnStartedPayload, entry.payload) async for entry in ho2m.read(entry_type="TURN_STARTED")]
-    said: Mapping[str, str] = {each["turn_id"]: text_of(each["user_message"]) for each in started}
+    started = [entry.payload async for entry in ho2m.read(entry_type="TURN_STARTED")]
+    said: Mapping[str, str] = {str(each["turn_id"]): str(each["user_message"]) for each in started}
     learned = await memory.read_overlays(namespace=ADA)
     for overlay in learned:
         about = ", ".join(label for labels in (overlay.labels or {}).values() for label in labels)
