@@ -378,7 +378,7 @@ def _changed_at(path: Path) -> tuple[int, int] | None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # Threads use a connection one at a time; SQLite's own check would refuse every thread but the first.
-    return sqlite3.connect(path, _WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=32)
+    return sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=32)
 
 
 def _load(path: Path, ledger_id: str, keys: str) -> Index:
