@@ -1,17 +1,19 @@
-"""Checks settings of several tables against each other: routes, and limits that contradict each other. Pure.
+"""Checks settings against each other: routes, limits that contradict each other, and endpoints without a key. Pure.
 
 `kitchener.gateway.routing` routes single requests and knows no agent classes. `loading.py` refuses a provider or model that
 does not exist; `kitchener config check` prints the rest as warnings. Explained in `docs/gateway.md`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 from kitchener.actors.work.plan import model_choice
 from kitchener.config import INHERITED, HO2Config, ModelChoice, RouterConfig, RuntimeConfig
 from kitchener.config.router import price_of
 from kitchener.config.settings import SettingPath, dotted_key
-from kitchener.config.shown import described_name, described_names
+from kitchener.config.shown import described_name, described_names, is_reference
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.offline import MODEL_ID
@@ -21,6 +23,8 @@ from kitchener.records.work_order import TYPE_TAGS
 
 _CLASSIFICATION: Final = "classification"
 _TOOL: Final = TYPE_TAGS["tool_call"]
+_PRIVATE_NAMES: Final = (".local", ".localhost", ".internal", ".lan", ".home", ".home.arpa", ".corp", ".intranet", ".test")
+"""Ends of host names that no public server has."""
 _NEEDS: Final[Mapping[str, str]] = {
     TYPE_TAGS["verify"]: "without `verify_with_model`, no model verifies",
     TYPE_TAGS["consolidate"]: "without `ho3_enabled`, nothing is consolidated",
@@ -130,6 +134,27 @@ def unpriced_models(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
         if not provider.is_built_in and model is not None and price_of(config.router.prices, name, model) is None:
             what = f'{described_name(model)} has no price, so [spending] refuses its calls; set [router.prices."{model}"]'
             yield dotted_key(("router", "providers", name, "model")), what
+
+
+def keyless_endpoints(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
+    """The key of each missing `api_key` of an endpoint that is public and gets no secret, with the reason."""
+    problem = "no key is sent to this endpoint, which has a public address; set it if the endpoint asks for a key"
+    for name, provider in config.router.providers.items():
+        secrets = (provider.api_key or "", *provider.headers.values(), *provider.query.values())
+        if provider.kind == "openai_compatible" and _is_public(provider.base_url) and not any(map(is_reference, secrets)):
+            yield dotted_key(("router", "providers", name, "api_key")), problem
+    embeddings = config.embeddings
+    if embeddings.kind == "openai_compatible" and _is_public(embeddings.base_url) and embeddings.api_key is None:
+        yield "embeddings.api_key", problem
+
+
+def _is_public(url: str | None) -> bool:
+    """Whether the host of a URL has a name or an address of the internet."""
+    host = (urlsplit(url or "").hostname or "").rstrip(".")
+    try:
+        return ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith(_PRIVATE_NAMES)
 
 
 def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, str]]:
