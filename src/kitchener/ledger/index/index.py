@@ -11,14 +11,12 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 from kitchener.errors import LedgerDiskError, LedgerPathError
-from kitchener.ids import path_part
 from kitchener.ledger.disk.file_ops import DISK_ERRORS, path_problem, remove_database
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
 from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Location, Tail, check_row, hash_of, unpack
@@ -81,17 +79,6 @@ class IndexedState(NamedTuple):
     """Hash of the last indexed entry, `sha256:` and hex digits."""
     durable_seq: int = 0
     """Number of the last entry that was on disk when the index was written."""
-
-
-def index_path(directory: Path, ledger_id: str, ledger: Path) -> Path:
-    """The file of a ledger's index.
-
-    The name contains the ledger's id and a hash of the ledger's path relative to the index. Two files with one id thus have two
-    indexes, and a whole directory tree can be moved.
-    """
-    where = os.path.relpath(ledger.resolve(), directory.resolve())
-    name = path_part(ledger_id)[:120]  # file systems end at 255 bytes
-    return directory / f"{name}-{sha256(f'{ledger_id}|{where}'.encode()).hexdigest()[:12]}.sqlite"
 
 
 class Index:
