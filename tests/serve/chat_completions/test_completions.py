@@ -415,6 +415,18 @@ class TestAClientThatGoesAway:
             await asked.done.wait()
 
 
+async def test_a_body_that_is_no_json_is_told_where_and_without_its_content(tmp_path: Path) -> None:
+    """A shell removes quotes, and JavaScript cuts a text in the middle of a character."""
+    async with serving(tmp_path / "root") as client:
+        shell = await client.ask("POST", COMPLETIONS, b'{model: "secret"}')
+        cut = await client.ask("POST", COMPLETIONS, b'{"model": "secret \\ud83d"}')
+    assert (shell.status, shell.code, cut.code) == (400, "not_json", "not_json")
+    told = [each.json["error"]["message"] for each in (shell, cut)]
+    assert told[0].endswith("is not valid JSON: unexpected character, expected a string key: line 1 column 2 (char 1)")
+    assert "no low surrogate in string" in told[1]
+    assert not any("secret" in each for each in told)
+
+
 @tool(requires_approval=True)
 def send_mail(to: str) -> str:
     """Sends a mail."""
