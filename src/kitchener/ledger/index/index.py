@@ -11,14 +11,12 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 from kitchener.errors import LedgerDiskError, LedgerPathError
-from kitchener.ids import path_part
 from kitchener.ledger.disk.file_ops import DISK_ERRORS, path_problem, remove_database
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
 from kitchener.ledger.index.row_sums import RowSums
@@ -90,17 +88,6 @@ class IndexedState(NamedTuple):
     """Number of the last entry that was on disk when the index was written."""
     sums: RowSums = RowSums()
     """Sums over the rows, which show that one is missing."""
-
-
-def index_path(directory: Path, ledger_id: str, ledger: Path) -> Path:
-    """The file of a ledger's index.
-
-    The name contains the ledger's id and a hash of the ledger's path relative to the index. Two files with one id thus have two
-    indexes, and a whole directory tree can be moved.
-    """
-    where = os.path.relpath(ledger.resolve(), directory.resolve())
-    name = path_part(ledger_id)[:120]  # file systems end at 255 bytes
-    return directory / f"{name}-{sha256(f'{ledger_id}|{where}'.encode()).hexdigest()[:12]}.sqlite"
 
 
 class Index:
@@ -427,7 +414,7 @@ def _changed_at(path: Path) -> tuple[int, int] | None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # Threads use a connection one at a time; SQLite's own check would refuse every thread but the first.
-    return sqlite3.connect(path, _WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=32)
+    return sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=32)
 
 
 def _load(path: Path, ledger_id: str, keys: str) -> Index:
