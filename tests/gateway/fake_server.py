@@ -5,9 +5,10 @@ of the script; `hits` shows what arrived, so silent retries would be seen.
 """
 
 import json
+import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -174,6 +175,19 @@ async def fake_server(*script: Answer) -> AsyncIterator[FakeServer]:
             yield server
         finally:
             tasks.cancel_scope.cancel()
+
+
+@contextmanager
+def unanswered() -> Iterator[str]:
+    """The address of an endpoint that takes no connection."""
+    with closing(socket.socket()) as listener, ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)  # the system answers nobody while its queue is full
+        for _ in range(4):
+            client = waiting.enter_context(closing(socket.socket()))
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
 async def _read_request(stream: SocketStream) -> Hit | None:

@@ -5,10 +5,9 @@ One suite for both kinds: the adapter of our own, and the vendors' library, here
 
 import logging
 import re
-import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, aclosing, asynccontextmanager, closing, contextmanager
+from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,6 +39,7 @@ from tests.gateway.fake_server import (
     hang,
     no_choices,
     not_json,
+    unanswered,
 )
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
@@ -294,19 +294,6 @@ async def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("http_proxy", "http://user:some-word@127.0.0.1:9")
     failed = await failure_at("http://model.example/v1")
     assert (failed.reason, failed.detail) == ("connection", "cannot connect to the proxy 127.0.0.1:9: connection refused")
-
-
-@contextmanager
-def unanswered() -> Iterator[str]:
-    """The address of an endpoint that takes no connection."""
-    with closing(socket.socket()) as listener, ExitStack() as waiting:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)  # the system answers nobody while its queue is full
-        for _ in range(4):
-            client = waiting.enter_context(closing(socket.socket()))
-            client.setblocking(False)
-            client.connect_ex(listener.getsockname())
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
 async def test_an_endpoint_that_takes_no_connection_is_a_timeout_without_words_of_the_client() -> None:
