@@ -86,7 +86,9 @@ def not_json() -> Answer:
     return Answer(b'{"choices": [{"mess')
 
 
-def events(words: Sequence[str], *, end: End = "whole", finish_reason: str | None = "stop") -> Answer:
+def events(
+    words: Sequence[str], *, end: End = "whole", finish_reason: str | None = "stop", has_end_mark: bool = True
+) -> Answer:
     """A stream of words. Unless it is `whole`, no final chunk is sent before it ends as told."""
     chunks: list[Any] = [_chunk({"role": "assistant", "content": ""}, None)]
     chunks += [_chunk({"content": word}, None) for word in words]
@@ -96,7 +98,7 @@ def events(words: Sequence[str], *, end: End = "whole", finish_reason: str | Non
             {**_envelope([], "chat.completion.chunk", {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13})}
         )
     body = b"".join(b"data: " + _json(chunk) + b"\n\n" for chunk in chunks)
-    if end == "whole":
+    if end == "whole" and has_end_mark:
         body += b"data: [DONE]\n\n"
     return Answer(body, end=end, content_type="text/event-stream")
 

@@ -511,7 +511,7 @@ async def test_a_stream_comes_in_pieces_with_its_usage() -> None:
     [
         (events(["half "], end="cut"), "connection"),
         (events(["half "], end="hang"), "timeout"),
-        (events(["half "], finish_reason=None), "malformed"),
+        (events(["half "], finish_reason=None, has_end_mark=False), "malformed"),
         (Answer(b'data: {"choices": [{\n\n', content_type="text/event-stream"), "malformed"),
     ],
     ids=["cut", "stalled", "ended early", "malformed"],
@@ -537,6 +537,16 @@ async def test_a_broken_stream_is_told_once_and_restarted_only_if_wanted(answer:
                 assert seen[:-1] == [*first, TextPiece(2, "whole")]
                 assert len(server.hits) == 2
             assert (told.attempts[1].reason, told.attempts[1].output_begun) == (reason, begun)
+
+
+@pytest.mark.parametrize("finish_reason", [None, ""])
+async def test_a_stream_with_its_end_mark_is_whole_without_a_finish_reason(finish_reason: str | None) -> None:
+    """Regression: it was malformed, so the answer was paid for and shown as often as there were attempts."""
+    async with served(events(["one ", "two"], finish_reason=finish_reason)) as (server, gateway):
+        (*_, response), failed = await read_until_error(gateway, ask(), Told())
+    assert (failed, len(server.hits)) == (None, 1)
+    assert response.text == "one two"  # type: ignore[union-attr] # the last item is the response
+    assert response.finish_reason in ("stop", "other")  # type: ignore[union-attr] # the library says nothing
 
 
 async def test_leaving_a_stream_closes_its_connection() -> None:

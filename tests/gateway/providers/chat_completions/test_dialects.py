@@ -342,6 +342,15 @@ async def test_tool_requests_of_a_whole_answer_are_told_apart_without_ids(use_id
     assert first.use_id != second.use_id
 
 
+async def test_a_stream_with_its_end_mark_is_whole_without_a_finish_reason() -> None:
+    text = await answer_of(sse(said("Hello"), "data: [DONE]"))
+    assert (text.text, text.finish_reason) == ("Hello", "stop")
+    asked = await answer_of(sse(calls(call("look", LONDON, index=0, id="a")), "data: [DONE]"))
+    assert (asked.tool_uses, asked.finish_reason) == ((BOTH[0],), "tool_use")
+    for begun in (said("Hello"), calls(call("look", LONDON, index=0, id="a"))):
+        assert (await failure_of(sse(begun), streams=True)).reason == "malformed"
+
+
 async def test_a_name_again_with_each_part_of_the_arguments_begins_no_new_request() -> None:
     parts = [calls(call("look", each, index=0)) for each in ('{"city"', ":", '"London"}')]
     assert (await answer_of(sse(*parts, END))).tool_uses == (NAMED[0],)

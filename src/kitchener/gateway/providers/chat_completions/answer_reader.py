@@ -179,8 +179,11 @@ class AnswerReader:
             self._texts.append(rest)
         return rest
 
-    def response(self, *, streamed: bool) -> PromptResponse:
+    def response(self, *, is_whole: bool) -> PromptResponse:
         """Returns the whole answer.
+
+        Args:
+            is_whole: whether it needs no finish reason to be whole: it is no stream, or one with its end mark
 
         Raises:
             ProviderError: it holds neither text nor a tool request
@@ -188,8 +191,9 @@ class AnswerReader:
         """
         if not self._has_choice:
             raise ProviderError(self._provider_id, "empty", "the answer holds no choices")
-        if streamed and self._finish is None:
-            raise UnusableAnswer("malformed", "the stream ended without a finish reason, so the answer may be cut off")
+        if self._finish is None and not is_whole:
+            told = "the stream ended without a finish reason or an end mark, so the answer may be cut off"
+            raise UnusableAnswer("malformed", told)
         text = self._redaction.text("".join(self._texts))
         if self._refusals and not text and not self._calls:
             raise ProviderError(self._provider_id, "refused", redacted_line("".join(self._refusals), self._redaction))
