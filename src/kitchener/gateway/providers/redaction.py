@@ -132,7 +132,7 @@ class RedactedPieces:
 
 
 def password_in(credentials: str) -> str | None:
-    """Returns the password in the value of an `Authorization` header of scheme Basic; None: it holds none."""
+    """Returns the password in the value of a header of the scheme Basic; None: it holds none."""
     scheme, _, coded = credentials.partition(" ")
     if scheme.lower() != "basic":
         return None

@@ -260,8 +260,8 @@ def _told(error: StatusError) -> str:
 
 def _refused_field(error: StatusError, content: bytes) -> OptionalField | None:
     """Returns the optional field of a request that an error names as its cause; None: none of them."""
-    if error.status not in (400, 422):
-        return None
+    if error.status not in (400, 422) or reason_of(error.status, error.body) == "context_length":
+        return None  # an error about the context names `max_tokens` as a part of it
     body = error_in(error.body)
     named = body.get("param") if isinstance(body, dict) else None
     text = told_by(error.status, error.body)
