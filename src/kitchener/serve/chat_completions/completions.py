@@ -14,6 +14,7 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.ids import split_approval_id
+from kitchener.records.prompt import CUT_SHORT
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Caller
@@ -206,7 +207,7 @@ class CompletionEndpoints:
         work = partial(self._utility.answer, request, body, supervisor, subject_id)
         response = await until_gone(request.receive, work, lambda: None)
         used = TokenUsage.of_call(response.usage)
-        heading, truncated = self._heading(body, "utility"), response.finish_reason == "length"
+        heading, truncated = self._heading(body, "utility"), response.finish_reason in CUT_SHORT
         if not body.stream:
             return json_response(heading.whole(response.text, used, truncated=truncated))
         pieces = whole_as_chunks(heading, response.text, used, includes_usage=body.includes_usage, truncated=truncated)

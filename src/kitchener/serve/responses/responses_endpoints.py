@@ -14,6 +14,7 @@ from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.ids import split_approval_id
 from kitchener.ledger import LedgerGroup
+from kitchener.records.prompt import CUT_SHORT
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
@@ -322,7 +323,7 @@ class ResponseEndpoints:
         log.complete(
             answer.text,
             (),
-            status=reply_status(truncated=answer.finish_reason == "length"),
+            status=reply_status(truncated=answer.finish_reason in CUT_SHORT),
             completed_at=self._clock.time_us() // 1_000_000,
             used=TokenUsage.of_call(answer.usage),
         )

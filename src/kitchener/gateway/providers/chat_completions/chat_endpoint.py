@@ -147,7 +147,7 @@ class ChatEndpoint:
             finally:
                 answer.close()
             reader.rest()
-            return reader.response(streamed=False)
+            return reader.response(is_whole=True)
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
             raise self._failure(error) from hide(error, self._redaction)
 
@@ -159,13 +159,13 @@ class ChatEndpoint:
         Raises:
             ProviderError: there was no usable answer, or it was cut off
         """
-        reader, pieces, is_streamed = self._reader(request), RedactedPieces(self._redaction), True
+        reader, pieces, is_whole = self._reader(request), RedactedPieces(self._redaction), False
         try:
             answer = await self._post(request, streams=True)
             try:
                 while bodies := await answer.read():
-                    is_streamed = answer.are_events  # some servers answer as a whole
-                    text, is_over, failure = _read(reader, bodies, are_events=is_streamed)
+                    text, is_over, failure = _read(reader, bodies, are_events=answer.are_events)
+                    is_whole = is_over or not answer.are_events  # some servers answer as a whole
                     if text and (shown := pieces.take(text)):
                         yield TextPiece(1, shown)
                     if failure is not None:
@@ -177,7 +177,7 @@ class ChatEndpoint:
                 answer.close()
             if text := pieces.take(reader.rest()) + pieces.rest():
                 yield TextPiece(1, text)
-            yield reader.response(streamed=is_streamed)
+            yield reader.response(is_whole=is_whole)
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
             raise self._failure(error) from hide(error, self._redaction)
 
@@ -258,8 +258,8 @@ def _told(error: StatusError) -> str:
 
 def _refused_field(error: StatusError, content: bytes) -> OptionalField | None:
     """Returns the optional field of a request that an error names as its cause; None: none of them."""
-    if error.status not in (400, 422):
-        return None
+    if error.status not in (400, 422) or reason_of(error.status, error.body) == "context_length":
+        return None  # an error about the context names `max_tokens` as a part of it
     body = error_in(error.body)
     named = body.get("param") if isinstance(body, dict) else None
     text = told_by(error.status, error.body)

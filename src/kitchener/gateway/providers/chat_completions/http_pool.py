@@ -197,7 +197,8 @@ class OwnConnections:
             try:
                 connection = await self._connector.connect(self._request, [], self._timeout)
             except TimeoutError as error:
-                raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._request.url}") from error
+                # Names the host alone: the query may hold a key.
+                raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._request.url.host}") from error
             protocol = connection.protocol
             if protocol is None or protocol not in self._used or not (protocol.should_close or _has_unread(protocol)):
                 return connection
