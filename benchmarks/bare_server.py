@@ -70,5 +70,9 @@ def app(url: str | None) -> Starlette:
 
 if __name__ == "__main__":
     uvicorn.run(
-        app(sys.argv[2] if len(sys.argv) > 2 else None), port=int(sys.argv[1]), log_level="critical", http="httptools", backlog=4_096
+        app(sys.argv[2] if len(sys.argv) > 2 else None),
+        port=int(sys.argv[1]),
+        log_level="critical",
+        http="httptools",
+        backlog=4_096,
     )

@@ -2,9 +2,10 @@
 
 from datetime import datetime
 
-from kitchener.clock import THREE_DIGITS, Clock, elapsed_us, iso, to_us
+from kitchener.clock import THREE_DIGITS, Clock, elapsed_us, to_us
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerClockError
+from kitchener.times import iso_of
 
 
 def check_last(ledger_id: str, last: str, now_us: int, config: LedgerConfig) -> None:
@@ -48,7 +49,7 @@ class Stamper:
         self._unchecked_us = 1_000_000 if self._max_jump_us >= 1_000_000 else 0
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
         self._start_second(self._last_us // 1_000_000)
-        self.last = iso(self._last_us)
+        self.last = iso_of(self._last_us)
         # The last accepted clock reading, and the monotonic time when it was read.
         self._accepted_us, self._elapsed_us = clock.time_us(), elapsed_us()
         if last:
@@ -74,7 +75,7 @@ class Stamper:
     def _start_second(self, second: int) -> None:
         """Prepares the parts of timestamp and id that stay the same for a second."""
         self._second_us = second * 1_000_000
-        self._prefix = iso(second * 1_000_000)[:20]
+        self._prefix = iso_of(second * 1_000_000)[:20]
         self.id_start = f"E-{self._prefix[:10]}-"
         """The first characters of an entry id with the last timestamp's date."""
 
