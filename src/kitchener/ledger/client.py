@@ -35,6 +35,7 @@ from kitchener.ledger.format.lines import (
     LedgerEntry,
     StoredEntry,
     body_of,
+    entry_id_of,
     is_ledger_id,
     session_of,
 )
@@ -345,7 +346,7 @@ class LedgerClient(LedgerReads):
         return StoredEntry(
             ledger_id,
             seq,
-            self._stamper.id_start + str(seq).zfill(12),
+            entry_id_of(timestamp[:10], seq),
             f"sha256:{sha256(body).hexdigest()}",
             entry_type,
             entity_id,
