@@ -5,13 +5,14 @@ Other modules get a `Clock` as an argument. Deadlines use the event loop's own c
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from datetime import datetime
+from typing import Protocol
 
 import anyio
 from anyio.lowlevel import current_token
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from kitchener.times import EPOCH, iso_of
+
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # on Linux, CLOCK_MONOTONIC stops while the machine sleeps
 
 
@@ -63,19 +64,10 @@ def scope_class() -> type[anyio.CancelScope]:
         return anyio.CancelScope
 
 
-def to_datetime(time_us: int) -> datetime:
-    """Returns the aware UTC datetime of microseconds since the epoch, without rounding."""
-    return _EPOCH + timedelta(microseconds=time_us)
-
-
 def to_us(moment: datetime) -> int:
     """Returns the microseconds since the epoch of an aware datetime."""
-    delta = moment - _EPOCH
+    delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
-
-
-THREE_DIGITS: Final = tuple(f"{number:03d}" for number in range(1_000))
-"""0 to 999 as they appear in a time of day."""
 
 
 class TimestampText:
@@ -96,11 +88,5 @@ class TimestampText:
         if not 0 <= micros < 1_000_000:
             micros = time_us % 1_000_000
             self._second_us = time_us - micros
-            self._prefix = iso(self._second_us)[:20]
-        # Filled from a table, as formatting a number with its zeros takes twice as long as all the rest.
-        return f"{self._prefix}{THREE_DIGITS[micros // 1_000]}{THREE_DIGITS[micros % 1_000]}+00:00"
-
-
-def iso(time_us: int) -> str:
-    """Returns the ISO text of a time, in the form that ledgers use."""
-    return to_datetime(time_us).isoformat(timespec="microseconds")
+            self._prefix = iso_of(self._second_us)[:20]
+        return f"{self._prefix}{micros:06d}+00:00"

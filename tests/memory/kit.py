@@ -5,9 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from kitchener.clock import Clock, iso
+from kitchener.clock import Clock
 from kitchener.config import HO3MemoryConfig, LedgerConfig
 from kitchener.memory import HO3Memory
+from kitchener.times import iso_of
 from tests.ledger.support import NOON, SetClock
 
 __all__ = ["ADA", "BO", "HOUR", "NOON", "QUICK", "SetClock", "at", "entries", "learned", "open_memory", "recur", "texts"]
@@ -45,7 +46,7 @@ def open_memory(
 
 def at(hours: float = 0.0) -> str:
     """ISO text of noon and some hours."""
-    return iso(NOON + round(hours * HOUR))
+    return iso_of(NOON + round(hours * HOUR))
 
 
 async def recur(

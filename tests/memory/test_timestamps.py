@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kitchener.errors import InvalidTimestamp
-from kitchener.memory.timestamps import EPOCH, iso_of, us_of
+from kitchener.memory.timestamps import us_of
+from kitchener.times import EPOCH, iso_of
 
 _FIRST = datetime(1900, 1, 1, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from kitchener.memory import HO3Memory, MemoryReader, select_biases
 from kitchener.memory.bias import score
 from kitchener.memory.learned_lines import problem_of, tidy
 from kitchener.memory.signals import normalise, normalise_value
-from kitchener.memory.timestamps import datetime_of
+from kitchener.times import datetime_of
 from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
 from tests.memory.oracle import Files, compare, rounded
 from tests.property_examples import examples

@@ -14,12 +14,12 @@ from pydantic import BaseModel
 
 from kitchener import Runtime, TurnTimeout, open_runtime, open_sync, tool
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.clock import iso
 from kitchener.errors import ApprovalAnswered, CallerError, ConfigError, RuntimeClosed
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.runtime import SyncRuntime
 from kitchener.testing import FakeClock, ScriptedProvider
+from kitchener.times import iso_of
 from tests.acceptance.approval.kit import Desk, model
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
 from tests.payloads import payload_of
@@ -276,4 +276,4 @@ def test_a_script_brings_its_own_clock_and_criteria(tmp_path: Path) -> None:
         result = agent.ask("hello", acceptance=["contains:bye"], memory=False)
         assert result.degraded
         (info,) = agent.call(agent.runtime.sessions)
-    assert info.last_at.startswith(iso(clock.time_us())[:10])
+    assert info.last_at.startswith(iso_of(clock.time_us())[:10])

@@ -60,6 +60,7 @@ POLICY_MODULES: Final = (
     "kitchener.records.entries.common",
     "kitchener.records.spoken",
     "kitchener.records.tokens",
+    "kitchener.times",
 )
 """Single modules that count as policy code."""
 

@@ -37,6 +37,7 @@ from kitchener.records.entries import (
 from kitchener.records.index_keys import source_index_key
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.tools.client_tools import ClientToolset
+from kitchener.schemas.json_schema import ordered_json
 
 _ENTRY_FIELDS_BYTES: Final = 900
 """Bytes of an entry that are reserved for its other fields and for the seal."""
@@ -326,7 +327,7 @@ def _canonical_source(kind: SourceKind, name: str, text: str) -> Source:
 def _of_tool(definition: ToolDefinition) -> Source:
     """A tool's definition as a source. Keeps the order of the schema's keys, because a model reads them in this order."""
     ordered = {**json.loads(canonical_bytes(definition, at="tool")), "parameters": dict(definition["parameters"])}
-    text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":"))
+    text = ordered_json(ordered)
     return Source("tool", definition["tool_id"], text, digest(text.encode()))
 
 

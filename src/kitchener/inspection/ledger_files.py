@@ -119,7 +119,7 @@ class LedgerPaths:
     @asynccontextmanager
     async def reader_at(self, path: Path, *, is_ho2m: bool = False) -> AsyncIterator[LedgerReader | None]:
         """A reader of a ledger at a path, a supervisor's or another; None where there is none yet. It takes no lock."""
-        if not _is_there(path):
+        if not is_there(path):
             yield None
             return
         index_dir = index_dir_of(self.root) if path.is_relative_to(self.root) else None
@@ -215,10 +215,6 @@ class _KeptOpen(LedgerPaths):
         if reader is not None:
             self.readers[path] = reader
         return reader
-
-
-def _is_there(path: Path) -> bool:
-    return is_there(path)
 
 
 async def _newest(reader: LedgerReader, kinds: tuple[str, ...]) -> StoredEntry | None:

@@ -5,12 +5,13 @@ from typing import Final
 
 import orjson
 
-from kitchener.clock import SystemClock, iso
+from kitchener.clock import SystemClock
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.records.entries import opened
 from kitchener.runtime.queries.approval_list import ApprovalInfo, list_approvals
 from kitchener.runtime.queries.nested_approvals import OpenedClass, list_with_nested
+from kitchener.times import iso_of
 
 _BY_ANSWER: Final = ("override_args", "answer", "message", "answered_by", "scope")
 
@@ -24,14 +25,14 @@ async def read_with_nested(paths: LedgerPaths, agent_class: str, session_id: str
         async def opened(name: str) -> OpenedClass:
             return OpenedClass(ledgers[name], classes)  # the ledgers do not say which classes a tool of the program may ask
 
-        now = iso(SystemClock().time_us())
+        now = iso_of(SystemClock().time_us())
         return await list_with_nested(opened, agent_class, now, known=classes, session_id=session_id)
 
 
 async def read_requests(paths: LedgerPaths, agent_class: str, session_id: str | None = None) -> list[ApprovalInfo]:
     """The requests of one session, or of all sessions of an agent class, oldest first. Takes no lock."""
     async with paths.reader(agent_class) as ho2m:
-        return await list_approvals(ho2m, iso(SystemClock().time_us()), session_id=session_id) if ho2m is not None else []
+        return await list_approvals(ho2m, iso_of(SystemClock().time_us()), session_id=session_id) if ho2m is not None else []
 
 
 def arguments_text(each: ApprovalInfo) -> str:

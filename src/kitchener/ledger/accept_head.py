@@ -22,7 +22,7 @@ from kitchener.ledger.disk.file_ops import FileOps, kept_path, remove_database
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import LineBatch, Verifier
-from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, body_of
+from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, body_of, entry_id_of
 from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot
 from kitchener.ledger.index.index_dirs import index_path
 from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, checkpoint_path, read_checkpoint
@@ -221,7 +221,7 @@ def _entry(journal: Journal, fact: AcceptedPayload, stamper: Stamper) -> StoredE
     ledger_id, seq, timestamp = journal.ledger_id, journal.tip.seq + 1, stamper.stamp()
     body = body_of(LEDGER_HEAD_ACCEPTED, ledger_id, fact, timestamp)
     entry_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
-    entry_id = f"{stamper.id_start}{seq:012d}"
+    entry_id = entry_id_of(timestamp[:10], seq)
     return StoredEntry(ledger_id, seq, entry_id, entry_hash, LEDGER_HEAD_ACCEPTED, ledger_id, timestamp, body, None, (), None)
 
 

@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kitchener.canonical import NOTHING, Opening
-from kitchener.clock import Clock, SystemClock, iso
+from kitchener.clock import Clock, SystemClock
 from kitchener.config import LedgerConfig
 from kitchener.errors import (
     CallerError,
@@ -35,6 +35,7 @@ from kitchener.ledger.format.lines import (
     LedgerEntry,
     StoredEntry,
     body_of,
+    entry_id_of,
     is_ledger_id,
     session_of,
 )
@@ -49,6 +50,7 @@ from kitchener.logs import get_logger
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 from kitchener.signing import load_signer
+from kitchener.times import iso_of
 
 _log = get_logger(__name__)
 _CLOSE_SECONDS: Final = 30.0
@@ -290,7 +292,7 @@ class LedgerClient(LedgerReads):
             )
         await self.commit()
         time_us, find_stop = self._stamper.time_us, self.storage.search.find_stop
-        return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso(time_us()), find_stop))
+        return await self._in_thread(lambda: sign_ledger(self.path, load_signer(key), iso_of(time_us()), find_stop))
 
     def content_digest(self, subject_id: str, data: bytes, opening: Opening = NOTHING) -> str:
         """`sha256:…` of an opening and the data after it; if content is sealed, `hmac-sha256:…` under the subject's key.
@@ -344,7 +346,7 @@ class LedgerClient(LedgerReads):
         return StoredEntry(
             ledger_id,
             seq,
-            self._stamper.id_start + str(seq).zfill(12),
+            entry_id_of(timestamp[:10], seq),
             f"sha256:{sha256(body).hexdigest()}",
             entry_type,
             entity_id,

@@ -5,7 +5,6 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
 from typing import TypeGuard
 
 import anyio
@@ -28,9 +27,10 @@ from kitchener.memory.overlays import (
 from kitchener.memory.reader import DEFAULT_NAMESPACE, ReadOperations, TimeInput, check_writable
 from kitchener.memory.signals import normalise
 from kitchener.memory.subject import SubjectMemory
-from kitchener.memory.timestamps import iso_of, us_of
+from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.entries import MemoryPayload, OverlayDeactivatedPayload, OverlayWeightPayload, QuarantinePayload
+from kitchener.times import iso_of
 
 
 class OverlayOperations(ReadOperations):
@@ -260,7 +260,6 @@ def entry_base(namespace: str) -> MemoryPayload:
     return {"v": events.VERSION, "namespace": namespace, "subject_id": subject_in(namespace)}
 
 
-@lru_cache(4_096)  # called for each signal of a turn
 def subject_in(namespace: str) -> str:
     """The subject id in a namespace."""
     return split_namespace(namespace)[1]

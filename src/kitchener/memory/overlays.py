@@ -19,9 +19,10 @@ from kitchener.errors import OverlayRefused, ProvenanceError
 from kitchener.memory.bias import line_of, weight_of
 from kitchener.memory.learned_lines import problem_of
 from kitchener.memory.signals import Cut, decay
-from kitchener.memory.timestamps import EPOCH, HOUR_US, us_of
+from kitchener.memory.timestamps import HOUR_US, us_of
 from kitchener.records import events
 from kitchener.records.entries import ArtifactType, OverlayScope
+from kitchener.times import EPOCH
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 LineText = Annotated[str, Field(max_length=4_000)]

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +53,6 @@ def record_facts(entry: StoredEntry, *names: str) -> dict[str, object]:
     return {"entry_type": entry.entry_type, "at": entry.timestamp, **facts}
 
 
-@lru_cache(4_096)
 def check_writable(namespace: str) -> None:
     """Raises CallerError if a namespace's subject id is not valid. Entries of such a subject in an older root can be erased."""
     try:

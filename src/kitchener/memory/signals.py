@@ -16,7 +16,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kitchener.errors import CallerError, InvalidSignal
-from kitchener.memory.timestamps import HOUR_US, datetime_of
+from kitchener.memory.timestamps import HOUR_US
+from kitchener.times import datetime_of
 
 MAX_VALUE_CHARS: Final = 64
 _MAX_ID_CHARS: Final = 1_024

@@ -13,7 +13,7 @@ from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.gate import GateResult, is_within_window, judge, thresholds
 from kitchener.memory.overlays import Overlay, OverlayHistory, OverlayRecord, parse_overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, SignalEvent, SignalLog
-from kitchener.memory.timestamps import iso_of, us_of
+from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.entries import (
     OverlayDeactivatedPayload,
@@ -24,6 +24,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.ref import Ref
 from kitchener.sealed_values import is_sealed
+from kitchener.times import iso_of
 
 
 class Quarantine(NamedTuple):

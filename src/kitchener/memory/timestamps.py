@@ -1,4 +1,4 @@
-"""Converts times between ISO text, aware datetimes, and whole microseconds since the Unix epoch. Pure."""
+"""Reads times as whole microseconds since the Unix epoch, and refuses what is not a time. Pure."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -7,8 +7,8 @@ from typing import Final
 
 from kitchener.errors import InvalidTimestamp
 from kitchener.memory.bias import parse_time
+from kitchener.times import EPOCH
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 HOUR_US: Final = 3_600_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
 # Bounds that keep window arithmetic and conversion to UTC within the range of `datetime`.
@@ -49,13 +49,3 @@ def _second(text: str) -> int | None:
         return None
     time_us = (datetime.fromisoformat(text).replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
     return time_us if time_us >= _FIRST_US else None
-
-
-def iso_of(time_us: int) -> str:
-    """A time in microseconds since the epoch as ISO text, UTC, with microseconds."""
-    return datetime_of(time_us).isoformat(timespec="microseconds")
-
-
-def datetime_of(time_us: int) -> datetime:
-    """A time in microseconds since the epoch as an aware UTC datetime."""
-    return EPOCH + timedelta(microseconds=time_us)

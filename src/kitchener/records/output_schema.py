@@ -15,7 +15,7 @@ from kitchener.canonical import canonical_bytes, digest
 from kitchener.errors import EntryRefused, InvalidOutput
 from kitchener.plain_names import first_chars, quoted
 from kitchener.schemas.compiled_schemas import SchemaBudget, stranger_schema
-from kitchener.schemas.json_schema import MAX_ERROR_CHARS
+from kitchener.schemas.json_schema import MAX_ERROR_CHARS, ordered_json
 
 MAX_SCHEMA_CHARS: Final = 65_536
 """Longest schema as JSON. It is part of the prompt."""
@@ -95,7 +95,7 @@ def _checked(
 ) -> OutputSchema:
     try:
         canonical = canonical_bytes(schema, at="output")  # it is JSON, and not too deep
-        text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+        text = ordered_json(schema)
         if len(text) > MAX_SCHEMA_CHARS:  # before it is compiled, which takes seconds for megabytes
             raise InvalidOutput(f"output has {len(text):,} characters as JSON: expected at most {MAX_SCHEMA_CHARS:,}")
         stranger_schema(schema, digest(canonical), budget)

@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from kitchener.actors.erasure import ErasureGuard
 from kitchener.actors.similarity.vector_store import erase_vectors
-from kitchener.clock import Clock, SystemClock, iso
+from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
 from kitchener.context.lexical.words import forget_words
 from kitchener.errors import ConfigError, UnknownSubject
@@ -42,6 +42,7 @@ from kitchener.runtime.root_layout import index_dir, ledger_ids, memories, seale
 from kitchener.runtime.sealed_root import check_keyring
 from kitchener.sealed_values import sealing_key_id
 from kitchener.sealing import Erasure, Keyring, Sealer
+from kitchener.times import iso_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +231,7 @@ async def erase(subject_id: str, stores: Stores, clock: Clock) -> ErasureReport:
     lost_kid = None
     if await anyio.to_thread.run_sync(stores.keyring.kid_of, subject_id) is None:
         lost_kid = await _find_lost_kid(subject_id, stores)
-    begin = partial(stores.keyring.begin_erasure, subject_id, iso(clock.time_us()), lost_kid=lost_kid)
+    begin = partial(stores.keyring.begin_erasure, subject_id, iso_of(clock.time_us()), lost_kid=lost_kid)
     begun = await anyio.to_thread.run_sync(begin)
     if begun is None:
         return await _erased_before(subject_id, stores)

@@ -22,7 +22,7 @@ from kitchener.actors.similarity.embeddings import Embeddings
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
-from kitchener.clock import Clock, SystemClock, iso
+from kitchener.clock import Clock, SystemClock
 from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
 from kitchener.errors import CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
@@ -61,6 +61,7 @@ from kitchener.runtime.sealed_root import check_place
 from kitchener.runtime.setting_checks import check_config, named_source
 from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.telemetry.port import Telemetry, chosen_telemetry
+from kitchener.times import iso_of
 
 _log = get_logger(__name__)
 
@@ -154,7 +155,7 @@ class Runtime:
             SealingError: the subject is being erased
         """
         check_target(self.config, subject_id, agent_class)
-        agent, now = self._agents.agent(agent_class), iso(self._shared.injected.clock.time_us())
+        agent, now = self._agents.agent(agent_class), iso_of(self._shared.injected.clock.time_us())
         await agent.ready()
         place, sealer = Path(self.config.plane_root), self._shared.sealer
         found = ConversationsToAdd(place, subject_id, agent_class, config=self.config, sealer=sealer, now=now)
@@ -180,7 +181,8 @@ class Runtime:
         check_texts_if_given(session_id=session_id, subject_id=subject_id)
         self._agents.agent(agent_class)  # refuses what is no agent class
 
-        now, known = iso(self._shared.injected.clock.time_us()), {*self.config.class_names, *self._agents.by_name, agent_class}
+        now = iso_of(self._shared.injected.clock.time_us())
+        known = {*self.config.class_names, *self._agents.by_name, agent_class}
         found = await list_with_nested(self._agents.opened, agent_class, now, known=known, session_id=session_id)
         waiting = [each for each in found if each.is_pending and not each.is_of_client]
         return [each for each in waiting if subject_id in (None, each.subject_id)]

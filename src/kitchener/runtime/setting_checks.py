@@ -1,8 +1,8 @@
 """Checks settings that were read without an error: what they refer to, and tables that contradict each other.
 
 `check_config` refuses settings whose agent classes, providers, models or keys do not exist. `kitchener config check` prints the
-rest as warnings: routes that no call takes, limits that do not fit each other, models without a price, endpoints without a key. `loading.py` reads the
-settings. Explained in `docs/configuration.md` and `docs/gateway.md`.
+rest as warnings: routes that no call takes, limits that do not fit each other, models without a price, endpoints without a
+key. `loading.py` reads the settings. Explained in `docs/configuration.md` and `docs/gateway.md`.
 """
 
 import difflib

@@ -83,5 +83,10 @@ class JsonSchema:
         return first_chars(text, MAX_ERROR_CHARS)
 
 
+def ordered_json(value: object) -> str:
+    """Returns JSON without white space whose keys keep their order, because a model reads them in this order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def _refuse(uri: str) -> NoReturn:
     raise ValueError(f"{uri} lies outside this file")

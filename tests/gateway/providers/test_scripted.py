@@ -6,10 +6,11 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.clock import Clock, to_datetime
+from kitchener.clock import Clock
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
+from kitchener.times import datetime_of
 from tests.gateway.asking import as_type, ask
 
 READY = PromptResponse(provider_id="x", model_id="y", text="ready", usage=Usage(1, 2))
@@ -132,7 +133,7 @@ async def test_a_stream_joins_to_the_answer() -> None:
 def test_a_fake_clock_moves_only_when_told_to(move: Callable[[FakeClock], None], expected: str) -> None:
     fake = FakeClock()
     clock: Clock = fake
-    assert to_datetime(clock.time_us()).isoformat() == "2026-01-01T00:00:00+00:00"
+    assert datetime_of(clock.time_us()).isoformat() == "2026-01-01T00:00:00+00:00"
     assert clock.time_us() == clock.time_us()
     move(fake)
-    assert to_datetime(clock.time_us()).isoformat() == expected
+    assert datetime_of(clock.time_us()).isoformat() == expected

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener.clock import SystemClock, iso
+from kitchener.clock import SystemClock
 from kitchener.config import LedgerConfig
 from kitchener.ids import memory_namespace
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -18,6 +18,7 @@ from kitchener.inspection.turns.turn_reasons import diff_json, view_json
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.reads import Entries
+from kitchener.times import iso_of
 from tests.memory.kit import learned, recur
 from tests.serve.requests import Asked, Client, serving
 
@@ -152,7 +153,7 @@ async def taught(client: Client, subject_id: str) -> str:
     """Teaches the agent a line about a subject; returns its id."""
     memory, namespace = client.runtime.memory(), memory_namespace("ADMIN", subject_id)
     sources = await recur(memory, namespace=namespace)
-    line = learned(sources, consolidation_event_ts=iso(SystemClock().time_us()))
+    line = learned(sources, consolidation_event_ts=iso_of(SystemClock().time_us()))
     await memory.log_overlay(line, namespace=namespace)
     await memory.commit()
     (found,) = await memory.read_overlays(namespace=namespace)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from kitchener import ClientOutput
-from kitchener.clock import SystemClock, iso
+from kitchener.clock import SystemClock
 from kitchener.ids import memory_namespace
 from kitchener.runtime import Runtime
+from kitchener.times import iso_of
 from tests.memory.kit import learned, recur
 from tests.serve.web_chat.browser import CONTRAST, DOORS, REFUSED, Tab, open_browser, open_tab
 from tests.serve.web_chat.served_page import HOSTILE, MAP, PageServer, open_wire, page_server
@@ -49,7 +50,7 @@ async def teach(runtime: Runtime, subject_id: str, line: str) -> None:
     """Teaches the agent a line about a subject."""
     memory, namespace = runtime.memory(), memory_namespace("ADMIN", subject_id)
     sources = await recur(memory, namespace=namespace)
-    at = iso(SystemClock().time_us())
+    at = iso_of(SystemClock().time_us())
     await memory.log_overlay(learned(sources, consolidation_event_ts=at, context_line=line), namespace=namespace)
     await memory.commit()
 

@@ -15,7 +15,7 @@ from kitchener.actors.sessions.pending_approvals import PendingApprovals, grante
 from kitchener.actors.tools.approval_policy import AFTER_UNTRUSTED, OF_THE_CLIENT, OF_THE_TOOL, ApprovalPolicy
 from kitchener.actors.work.plan import cost_mapping
 from kitchener.canonical import canonical_bytes
-from kitchener.clock import iso, to_us
+from kitchener.clock import to_us
 from kitchener.config import ApprovalConfig
 from kitchener.ids import approval_id
 from kitchener.lanes.calling_chain import calling_tool
@@ -28,6 +28,7 @@ from kitchener.records.ref import RefMapping
 from kitchener.records.tools.client_tools import ClientCall, ClientToolset
 from kitchener.records.tools.deferred_loop import ApprovalRequest, Resumption
 from kitchener.records.work_order import Constraints, WorkOrder
+from kitchener.times import iso_of
 
 
 class ApprovalInTurn:
@@ -188,7 +189,7 @@ def defer(
         turn_ts: ISO time of the turn
         digest: hashes content of a subject
     """
-    expires_at = iso(to_us(datetime.fromisoformat(turn_ts) + timedelta(seconds=config.expires_s)))
+    expires_at = iso_of(to_us(datetime.fromisoformat(turn_ts) + timedelta(seconds=config.expires_s)))
     requests = [(approval_id(wo.wo_id, each.call), each) for each in wo.requests]
     asked = [(own_id, each) for own_id, each in requests if each.reason != "client_tool"]
     calls = [ClientCall(own_id, each.tool_id, each.arguments) for own_id, each in requests if each.reason == "client_tool"]

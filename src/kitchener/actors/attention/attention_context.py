@@ -4,7 +4,7 @@ Plain values. `retriever.py` gathers them, or the turn makes them of a projectio
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, NotRequired, TypedDict
 
 from kitchener.canonical import digest
@@ -65,10 +65,8 @@ class ContextFragment:
     """A turn as chat messages, alternately of the user and the agent; (): the turn is shown as `content`."""
 
     def located(self, ref: Ref, timestamp: str) -> "ContextFragment":
-        """This fragment with the entry that holds it. `dataclasses.replace` takes 1 % of a turn for each learned line."""
-        return ContextFragment(
-            self.source, self.source_id, self.content, self.token_estimate, self.relevance_score, ref, timestamp, self.said
-        )
+        """This fragment with the entry that holds it."""
+        return replace(self, ref=ref, timestamp=timestamp)
 
     def as_mapping(self) -> FragmentMapping:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""

@@ -13,7 +13,7 @@ from kitchener.actors.consolidation.lesson import Case, overlay_of, recorded_out
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.plan import cost_mapping
-from kitchener.clock import iso, to_us
+from kitchener.clock import to_us
 from kitchener.errors import CallerError, EntryRefused, EntryTooLarge
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, StoredEntry
@@ -24,6 +24,7 @@ from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.index_keys import CONSOLIDATIONS_KEY
 from kitchener.records.work_order import Cost
+from kitchener.times import iso_of
 
 logger = get_logger(__name__)
 
@@ -77,7 +78,7 @@ class ConsolidationRecovery:
         while True:
             found = await ho2m.last(key=CONSOLIDATIONS_KEY, limit=limit)
             newest_us = to_us(datetime.fromisoformat(found[-1].timestamp)) if found else 0
-            since = iso(max(0, newest_us - longest_us))
+            since = iso_of(max(0, newest_us - longest_us))
             if len(found) < limit or found[0].timestamp < since:
                 return [each for each in found if each.timestamp >= since]
             limit *= 4

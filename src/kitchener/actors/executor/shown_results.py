@@ -8,7 +8,7 @@ Explained in `docs/tools.md`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kitchener.actors.tools.results import ToolOutcome, cut_text
+from kitchener.actors.tools.results import ToolOutcome, cut_note, cut_text
 from kitchener.canonical import canonical_bytes
 from kitchener.records.entries import Json
 
@@ -33,7 +33,7 @@ class ShownResult:
         """The beginning of the shown text with a note, in `max_bytes` bytes; or only the note, if it needs more."""
         if self.is_escaped:
             return ShownResult(cut_text(self.text, max_bytes), is_escaped=True)
-        note = f"[cut: the result had {self.size} bytes, the limit is {max_bytes}]"
+        note = cut_note(self.size, max_bytes)
         return ShownResult(text_within(self.text, max_bytes - len(note) - 1), note)
 
     def around(self, text: str) -> str:
@@ -65,7 +65,7 @@ def is_blank(text: str) -> bool:
 
 def cut_within(text: str, max_bytes: int) -> str:
     """The beginning of a text with a marker, in `max_bytes` bytes; or only the marker, if it needs more."""
-    marker = f" … [cut: the result had {len(text.encode())} bytes, the limit is {max_bytes}]"
+    marker = f" … {cut_note(len(text.encode()), max_bytes)}"
     return text_within(text, max_bytes - len(marker.encode())) + marker
 
 

@@ -14,7 +14,7 @@ from kitchener.actors.sessions.history import Exchange, read_exchanges
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.recalled_results import SessionResults
 from kitchener.actors.sessions.state import PastTurn, SessionState, fold
-from kitchener.clock import Clock, iso
+from kitchener.clock import Clock
 from kitchener.config import HO2Config
 from kitchener.context.fold.context_events import FOLDED_TYPES
 from kitchener.errors import SessionEnded, SubjectErased
@@ -41,6 +41,7 @@ from kitchener.records.entries import (
 )
 from kitchener.records.events import VERSION
 from kitchener.records.ref import Ref
+from kitchener.times import iso_of
 
 logger = get_logger(__name__)
 
@@ -223,9 +224,7 @@ class SessionManager:
         ref = await self._ho2m.write(LedgerEntry(entry_type, entity_id, payload), expected_head=expected_head)
         fold(self.state, ((entry_type, payload, ref),))
         if self.thread is not None and entry_type in FOLDED_TYPES:
-            self.thread.apply(entry_type, entity_id, self._ho2m.last_timestamp, payload, ref)
-            if entry_type in SHOWN_TO_OTHERS and self._authority is not None:
-                self._authority.show_others(self.subject_id, self.thread, entry_type, entity_id, payload)
+            self._apply(self.thread, entry_type, entity_id, payload, self._ho2m.last_timestamp, ref)
         return ref
 
     async def write_all(
@@ -240,11 +239,16 @@ class SessionManager:
         if self.thread is not None:
             for entry, ref, at in zip(entries, refs, stored, strict=True):
                 if entry.entry_type in FOLDED_TYPES:
-                    self.thread.apply(entry.entry_type, entry.entity_id, at.timestamp, entry.payload, ref)
-                    if entry.entry_type in SHOWN_TO_OTHERS and self._authority is not None:
-                        shown = (self.thread, entry.entry_type, entry.entity_id, entry.payload)
-                        self._authority.show_others(self.subject_id, *shown)
+                    self._apply(self.thread, entry.entry_type, entry.entity_id, entry.payload, at.timestamp, ref)
         return refs
+
+    def _apply(
+        self, thread: SessionThread, entry_type: str, entity_id: str, payload: Mapping[str, object], timestamp: str, ref: Ref
+    ) -> None:
+        """Applies a written entry to the context of this session, and of the other sessions that may see it."""
+        thread.apply(entry_type, entity_id, timestamp, payload, ref)
+        if entry_type in SHOWN_TO_OTHERS and self._authority is not None:
+            self._authority.show_others(self.subject_id, thread, entry_type, entity_id, payload)
 
     async def commit(self) -> None:
         """Returns when all written entries are durable."""
@@ -256,7 +260,7 @@ class SessionManager:
 
     def now(self) -> str:
         """The time of day as ISO text."""
-        return iso(self._clock.time_us())
+        return iso_of(self._clock.time_us())
 
 
 async def close_open_turn(session: SessionManager, reason: AbortReason) -> None:

@@ -166,8 +166,18 @@ def _nested(value: object) -> Any:
 def _cut(result: object, size: int, limit: int) -> str:
     """Cuts a result that is too large to a text that ends with a note. The text's JSON fits into `limit` bytes."""
     text = result if isinstance(result, str) else canonical_bytes(result).decode()
-    marker = f" … [cut: the result had {size} bytes, the limit is {limit}]"
+    marker = f" … {cut_note(size, limit)}"
     return fitting_start(text, limit - len(canonical_bytes(marker))) + marker
+
+
+def cut_note(size: int, limit: int) -> str:
+    """Returns the note that tells a model that it reads only the beginning of a result.
+
+    Args:
+        size: bytes of the whole result
+        limit: most bytes that may be shown
+    """
+    return f"[cut: the result had {size} bytes, the limit is {limit}]"
 
 
 def fitting_start(text: str, room: int) -> str:

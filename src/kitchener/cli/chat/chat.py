@@ -25,7 +25,7 @@ from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import discard_output, is_interactive, print_text, say
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
-from kitchener.clock import SystemClock, iso
+from kitchener.clock import SystemClock
 from kitchener.config import RuntimeConfig
 from kitchener.errors import (
     ApprovalVoid,
@@ -45,6 +45,7 @@ from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc
 from kitchener.runtime.root_layout import agent_of
 from kitchener.small_files import is_file
+from kitchener.times import iso_of
 from kitchener.tuning import OWN_MODELS
 
 _HELP: Final = """\
@@ -139,7 +140,7 @@ class _ChatLoop:
     """Completed turns."""
     cancelled: int = 0
     """Turns that Ctrl-C cancelled."""
-    began: str = field(default_factory=lambda: iso(SystemClock().time_us()))
+    began: str = field(default_factory=lambda: iso_of(SystemClock().time_us()))
     """When the chat began, ISO time as ledgers write it."""
     status: StatusLine = field(default_factory=StatusLine)
     attached: list[FilePart] = field(default_factory=list)

@@ -25,8 +25,9 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.turns.recorded_session import find_past, read_past
 from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
 from kitchener.inspection.turns.turn_reasons import diff_json, view_json
-from kitchener.memory.timestamps import iso_of, us_of
+from kitchener.memory.timestamps import us_of
 from kitchener.replaying import read_prompts
+from kitchener.times import iso_of
 
 app = App(name="context", help="Show what the model sees, and why.")
 

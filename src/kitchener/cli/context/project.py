@@ -13,7 +13,7 @@ from kitchener.actors.policy_identity import policy_identity
 from kitchener.canonical import digest
 from kitchener.choices import ConflictPolicy
 from kitchener.cli.memory.agent_memory import AgentMemory
-from kitchener.clock import SystemClock, iso
+from kitchener.clock import SystemClock
 from kitchener.config import HO2Config
 from kitchener.context import (
     ContextState,
@@ -43,6 +43,7 @@ from kitchener.records.ref import Ref
 from kitchener.replaying.on_record.ledgers import memory_settings
 from kitchener.runtime.root_layout import index_dir
 from kitchener.signing import load_signer
+from kitchener.times import iso_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ async def project_session(
         results = result_items(past, await kept_results(paths, past, past.entries), state, message)
         started = [each.payload for each in past.entries if each.entry_type == events.TURN_STARTED]
         taken = payload_as(TurnStartedPayload, started[-1]).get("media_types", ()) if started else ()
-        moment = as_of if as_of is not None else iso(SystemClock().time_us())
+        moment = as_of if as_of is not None else iso_of(SystemClock().time_us())
         learned = await _learned(paths, past, moment)
         projection = projector.project(
             state,
@@ -205,7 +206,7 @@ async def record(paths: LedgerPaths, projected: ProjectionPreview) -> Ref | None
         index_dir=index_dir(paths.config),
         sealer=paths.sealer(),
     )
-    timestamp = iso(SystemClock().time_us())
+    timestamp = iso_of(SystemClock().time_us())
     base, about = past.common_fields(), past.session_id or projected.resolution.active or "none"
     async with opened as ledger:
         for flag in projected.resolution.flags:

@@ -27,7 +27,7 @@ from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, pr
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, whole_number
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import json_text, print_json, print_text, say, say_instead
-from kitchener.clock import SystemClock, iso
+from kitchener.clock import SystemClock
 from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerLocked, LedgerPathError, NotOnRecord
 from kitchener.inspection.ledger_files import FilesBelow, LedgerPaths, ledgers_below, lost_below
 from kitchener.inspection.shown_text import one_line
@@ -44,6 +44,7 @@ from kitchener.runtime.portable.folder import folder_at
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import load_signer
 from kitchener.small_files import is_directory, is_file
+from kitchener.times import iso_of
 
 app = App(name="ledger", help="Verify ledgers, look into them, sign their heads and prove what they say.")
 for command in (checkpoint, key, proof):
@@ -180,7 +181,7 @@ def accept_head(
         try:
             accepted = accept_head_of(file, reason, index_dirs=index_dirs_near(file), config=config.ledger, clock=SystemClock())
             if accepted is not None:
-                signed = sign_ledger(file, signer, iso(SystemClock().time_us())) if signer is not None else None
+                signed = sign_ledger(file, signer, iso_of(SystemClock().time_us())) if signer is not None else None
                 found.append((accepted, signed))
         except LedgerDamaged as fault:
             faults.append(fault)

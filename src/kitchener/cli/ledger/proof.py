@@ -15,7 +15,7 @@ from kitchener.cli.exits import DAMAGED, OK, USAGE, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, TurnArgument, whole_number
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.written_files import check_output, write_output
-from kitchener.clock import SystemClock, iso
+from kitchener.clock import SystemClock
 from kitchener.context import base_ref
 from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDamaged, LedgerError, LedgerPathError, SigningError
 from kitchener.ids import memory_namespace, session_of_turn
@@ -43,6 +43,7 @@ from kitchener.replaying.on_record.sources import entries_of_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 from kitchener.small_files import is_file
+from kitchener.times import iso_of
 
 PublicKey = Annotated[
     str | None,
@@ -102,7 +103,7 @@ def checkpoint(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
     faults: list[LedgerError] = []
     for path in options.paths().ledgers():
         try:
-            head = sign_ledger(path, signer, iso(SystemClock().time_us()))
+            head = sign_ledger(path, signer, iso_of(SystemClock().time_us()))
         except (LedgerDamaged, LedgerPathError) as fault:
             faults.append(fault)
             continue

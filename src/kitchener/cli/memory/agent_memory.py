@@ -20,10 +20,11 @@ from kitchener.memory import MemoryReader
 from kitchener.memory.recorded_signals import seen_in, stored_signals
 from kitchener.memory.signals import Cut, normalise
 from kitchener.memory.subject import SubjectMemory
-from kitchener.memory.timestamps import iso_of, us_of
+from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.entries import OverlayPayload, payload_as
 from kitchener.small_files import is_there
+from kitchener.times import iso_of
 
 
 @dataclass(slots=True)

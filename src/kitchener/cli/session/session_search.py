@@ -12,7 +12,7 @@ from kitchener.errors import CallerError, InvalidTimestamp
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import LedgerReader
-from kitchener.memory.timestamps import iso_of, us_of
+from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import counted, quoted
 from kitchener.records import events
 from kitchener.records.entries import (
@@ -26,6 +26,7 @@ from kitchener.records.entries import (
 from kitchener.records.index_keys import SESSIONS_KEY
 from kitchener.runtime.queries.session_list import SessionInfo, happened_at, session_info
 from kitchener.sealed_values import is_sealed
+from kitchener.times import iso_of
 
 _AGO = re.compile(r"([0-9]{1,6})([mhd])", re.ASCII)
 _UNITS_US: Final = {"m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}

@@ -9,13 +9,14 @@ from typing import Final
 
 import orjson
 
-from kitchener.clock import SystemClock, iso
+from kitchener.clock import SystemClock
 from kitchener.inspection.recorded_approvals import arguments_text, details
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ResumesMapping, TurnStartedPayload, payload_as
 from kitchener.runtime.queries.approval_list import ApprovalInfo, approvals_in
+from kitchener.times import iso_of
 
 _WIDTH: Final = 200
 _ENDS: Final[Mapping[str, str]] = {
@@ -78,7 +79,7 @@ def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:
     Args:
         entries: all of the session in the supervisor's ledger, in order
     """
-    requests, grants = approvals_in(entries, iso(SystemClock().time_us())), dict[str, list[str]]()
+    requests, grants = approvals_in(entries, iso_of(SystemClock().time_us())), dict[str, list[str]]()
     resumed: dict[str, ResumesMapping] = {}
     for entry in entries:
         payload = entry.payload

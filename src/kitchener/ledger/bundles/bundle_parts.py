@@ -14,7 +14,7 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.ledger.format.checks import check_body, is_moment
-from kitchener.ledger.format.lines import NO_HASH, BadLine, EntryBody, Line, chain_hash, other_bytes, split_line
+from kitchener.ledger.format.lines import NO_HASH, BadLine, EntryBody, Line, chain_hash, entry_id_of, other_bytes, split_line
 from kitchener.ledger.format.tree import hash_bytes, leaf_of, leaf_of_segment, root_between, tree_hash
 from kitchener.ledger.verify.checkpoint import Checkpoint, read_head
 from kitchener.records import events
@@ -188,7 +188,7 @@ def _check_rows(part: LedgerPart, before: _At | None) -> list[Entry]:
         time = fields["timestamp"][:26] if fields else line.entry_id[2:12]
         if time < moment[: len(time)]:
             raise BundleFault(where, "timestamp", f"not before {moment}", time)
-        same(where, "entry_id", f"E-{time[:10]}-{line.seq:012d}", line.entry_id)
+        same(where, "entry_id", entry_id_of(time[:10], line.seq), line.entry_id)
         if is_tree and line.seq > at.seq + 1:
             require(line.batch[1] <= line.batch[2], where, "batch", "a place in its commit", str([*line.batch]))
         else:

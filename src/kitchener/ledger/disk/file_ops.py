@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from kitchener.clock import to_datetime
 from kitchener.errors import LedgerDiskError, LedgerLocked, LedgerPathError
 from kitchener.errors.ledger_errors import THIS_PROCESS
 from kitchener.small_files import is_there, sync_directory
+from kitchener.times import datetime_of
 
 DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of a full, failing or read-only disk. A later write of the same bytes may succeed."""
@@ -155,7 +155,7 @@ def write_all(ops: FileOps, fd: int, data: bytes) -> None:
 
 def kept_path(path: Path, what: str, time_us: int) -> Path:
     """The name under which a file, or a part of it, is kept: `<file>.<what>-<time>`."""
-    return path.with_name(f"{path.name}.{what}-{to_datetime(time_us):%Y%m%dT%H%M%S.%fZ}")
+    return path.with_name(f"{path.name}.{what}-{datetime_of(time_us):%Y%m%dT%H%M%S.%fZ}")
 
 
 def write_whole(ops: FileOps, path: Path, data: bytes) -> None:

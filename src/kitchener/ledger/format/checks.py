@@ -34,6 +34,7 @@ from kitchener.ledger.format.lines import (
     Line,
     Mark,
     chain_hash,
+    entry_id_of,
     follow,
     is_ledger_id,
     misfit,
@@ -134,7 +135,7 @@ class Verifier:
         given = size if place > 1 else None
         due = _Due(self.ledger_id, number, before.chain, batch, place, given, before.timestamp.encode())
         stamp = _checked_stamp(line, body, due)
-        entry_id, entry_hash = f"E-{stamp[:10].decode()}-{number:012d}", hashlib.sha256(body).hexdigest()
+        entry_id, entry_hash = entry_id_of(stamp[:10].decode(), number), hashlib.sha256(body).hexdigest()
         link = chain_hash(before.chain, self.ledger_id, number, entry_id, entry_hash)
         head = (
             f'{{"ledger_id":"{self.ledger_id}","seq":{number},"entry_id":"{entry_id}","batch":[{batch},{place},{size}],'
@@ -244,8 +245,8 @@ class Follower:
             fault = misfit(line, self.ledger_id)
         parts = parts or Line(self.ledger_id, seq, "", before[3:6], "", chain, b"")  # so the next line gets the slow check too
         day = parts.entry_id[2:12]
-        if fault is None and parts.entry_id != f"E-{day}-{seq:012d}":
-            fault = BadLine("entry_id", f"E-{day}-{seq:012d}", parts.entry_id)
+        if fault is None and parts.entry_id != (expected := entry_id_of(day, seq)):
+            fault = BadLine("entry_id", expected, parts.entry_id)
         self.at = LinePosition(seq, before.offset + len(line) + 1, chain, *parts.batch, before.timestamp)
         return VerifiedRun(before, day, [parts.body], [parts.entry_hash], fault)
 
@@ -312,7 +313,7 @@ def _fault(line: bytes, due: _Due) -> BadLine:
         whose = f" of {due.ledger_id}" if due.ledger_id else ""
         return BadLine("framing", f"entry {due.seq}{whose} on a line of its own", shown(line))
     found_hash = hashlib.sha256(parts.body).hexdigest()
-    entry_id = f"E-{stamp_of(parts.body)[:10].decode('ascii', 'replace')}-{due.seq:012d}"
+    entry_id = entry_id_of(stamp_of(parts.body)[:10].decode("ascii", "replace"), due.seq)
     size = parts.batch[2] if due.size is None else due.size
     link = chain_hash(due.chain, due.ledger_id, due.seq, entry_id, found_hash)
     for field, expected, found in (

@@ -251,6 +251,16 @@ def body_of(entry_type: str, entity_id: str, payload: Mapping[str, object], time
     return b"".join((head[:-1], b',"payload":', data, b',"timestamp":"', timestamp.encode(), b'"}'))
 
 
+def entry_id_of(day: str, seq: int) -> str:
+    """Returns the id of an entry: `E-2026-02-18-000000000001`.
+
+    Args:
+        day: the date in its timestamp
+        seq: its number in the ledger
+    """
+    return f"E-{day}-{seq:012d}"
+
+
 def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_hash: str) -> str:
     """Hex digits of an entry's chain hash; `previous` and `entry_hash` are hex digits too."""
     text = f"{_CHAIN_TEXT}{previous}|{ledger_id}|{seq}|{entry_id}|sha256:{entry_hash}"

@@ -19,6 +19,7 @@ from kitchener.ledger.format.lines import (
     Mark,
     Opener,
     StoredEntry,
+    entry_id_of,
     make_entry,
     read_line,
     shown,
@@ -273,7 +274,7 @@ class EntrySearch:
             if fault is not None and first < last:
                 raise _IndexMismatch(before.seq + 1, before.offset, fault) from fault
             for seq, entry_hash, body in zip(count(before.seq + first + 1), hashes[first:last], bodies[first:last]):
-                entry_id = f"E-{day}-{seq:012d}"
+                entry_id = entry_id_of(day, seq)
                 try:
                     entry = make_entry(self.ledger_id, seq, entry_id, entry_hash, body, self._index_keys, self._opener)
                     entry = as_read(entry, self._opener)

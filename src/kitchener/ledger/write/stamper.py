@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from kitchener.clock import THREE_DIGITS, Clock, elapsed_us, iso, to_us
+from kitchener.clock import Clock, TimestampText, elapsed_us, to_us
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerClockError
 
@@ -44,11 +44,9 @@ class Stamper:
         self._ledger_id, self.time_us = ledger_id, clock.time_us
         self._max_jump_us = int(config.max_clock_jump_s * 1_000_000)
         self._accepts_jumps = config.accept_clock_jump
-        # Within the second of the last entry the clock cannot jump by a second or more, and the prepared text fits.
-        self._unchecked_us = 1_000_000 if self._max_jump_us >= 1_000_000 else 0
         self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
-        self._start_second(self._last_us // 1_000_000)
-        self.last = iso(self._last_us)
+        self._text = TimestampText()
+        self.last = self._text.render(self._last_us)
         # The last accepted clock reading, and the monotonic time when it was read.
         self._accepted_us, self._elapsed_us = clock.time_us(), elapsed_us()
         if last:
@@ -62,21 +60,11 @@ class Stamper:
         """
         now = self.time_us()
         if now > self._last_us:
-            if now - self._second_us >= self._unchecked_us:
-                if now - self._last_us > self._max_jump_us:
-                    self._check_jump(now)
-                self._start_second(now // 1_000_000)
+            if now - self._last_us > self._max_jump_us:
+                self._check_jump(now)
             self._last_us = now
-            micros = now - self._second_us
-            self.last = f"{self._prefix}{THREE_DIGITS[micros // 1_000]}{THREE_DIGITS[micros % 1_000]}+00:00"
+            self.last = self._text.render(now)
         return self.last
-
-    def _start_second(self, second: int) -> None:
-        """Prepares the parts of timestamp and id that stay the same for a second."""
-        self._second_us = second * 1_000_000
-        self._prefix = iso(second * 1_000_000)[:20]
-        self.id_start = f"E-{self._prefix[:10]}-"
-        """The first characters of an entry id with the last timestamp's date."""
 
     def _check_jump(self, now: int) -> None:
         # A long pause between two entries is no jump, because the monotonic clock advanced by the same time.

@@ -18,7 +18,7 @@ from kitchener.records.events import LAST_UNBOUNDED, POLICY_VERSION
 from kitchener.records.tools.runnable_tool import RunnableTool, ToolTraits
 from kitchener.records.tools.server_tools import ServerTool
 from kitchener.schemas.compiled_schemas import KEPT_SCHEMAS, SchemaBudget, StrangerSchema
-from kitchener.schemas.json_schema import JsonSchema
+from kitchener.schemas.json_schema import JsonSchema, ordered_json
 from kitchener.schemas.pattern_limits import pattern_problem
 
 CLIENT_SOURCE: Final = "client:"
@@ -111,7 +111,7 @@ class ClientToolset:
     def of(cls, tools: Sequence[ClientTool]) -> "ClientToolset":
         """The set of these tools, which are not checked."""
         defined = [{"name": each.name, "description": each.description, "parameters": dict(each.parameters)} for each in tools]
-        return cls.from_text(json.dumps(defined, ensure_ascii=False, separators=(",", ":")))
+        return cls.from_text(ordered_json(defined))
 
     @classmethod
     def from_text(cls, text: str) -> "ClientToolset":

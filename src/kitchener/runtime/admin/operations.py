@@ -18,7 +18,6 @@ from kitchener.errors import AdminUnavailable, CallerError, UnknownArtifact
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerEntry
 from kitchener.memory import Overlay
-from kitchener.memory.timestamps import iso_of
 from kitchener.records import events
 from kitchener.records.entries import ApprovalScope, CommonPayload, IntentScope, LifecycleVoidedPayload, PersonDecision
 from kitchener.records.ref import Ref
@@ -28,6 +27,7 @@ from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.portable.conversations import ConversationsImport
 from kitchener.runtime.portable.importer import SessionImport
 from kitchener.runtime.root_layout import agent_of
+from kitchener.times import iso_of
 
 
 def _is_absolute(path: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.clock import Clock, iso
+from kitchener.clock import Clock
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory import HO3Memory
@@ -24,6 +24,7 @@ from kitchener.runtime.portable.conversations import ConversationsImport, Conver
 from kitchener.runtime.portable.folder import read_folder
 from kitchener.runtime.portable.importer import SessionImport, add_folder
 from kitchener.runtime.root_layout import LedgerName, agent_of
+from kitchener.times import iso_of
 
 
 class RunningRoot:
@@ -131,7 +132,7 @@ class RunningRoot:
         check_target(config, subject_id, agent_class)
         agent = self._agent(agent_class, False)
         await agent.ready()
-        now = iso(self.clock.time_us())
+        now = iso_of(self.clock.time_us())
         found = ConversationsToAdd(file, subject_id, agent_class, config=config, sealer=sealer, now=now)
         with ExitStack() as stack:
             await found.open(stack)

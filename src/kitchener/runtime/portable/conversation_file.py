@@ -12,12 +12,13 @@ from typing import IO, Any, Final, NamedTuple, NoReturn, cast, get_args
 import orjson
 
 from kitchener.actors.admission.argument_checks import MAX_NAME, check_speaker, fits_entry
-from kitchener.clock import iso, to_us
+from kitchener.clock import to_us
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.config.shown import described_name
 from kitchener.errors import CallerError, ConfigError
 from kitchener.plain_names import quoted
 from kitchener.records.entries import Json, SpokenRole
+from kitchener.times import iso_of
 
 MAX_CONVERSATION_BYTES: Final = 16 * 1_048_576
 """Most bytes of one line, and of all lines of one conversation. A whole conversation is held in memory."""
@@ -196,7 +197,7 @@ class ConversationFile:
             time = None
         if time is None:
             self._bad(number, at, quoted(given), "expected ISO time such as 2026-02-18T09:30:00Z; without a zone it is UTC")
-        said_at = iso(to_us(time))
+        said_at = iso_of(to_us(time))
         if said_at > self._now:
             self._bad(number, at, quoted(given), f"lies in the future; it is {self._now} now")
         if said_at < before:

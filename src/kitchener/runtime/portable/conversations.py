@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from kitchener.actors.admission.argument_checks import check_is_text, fits_entry
 from kitchener.canonical import canonical_bytes
-from kitchener.clock import Clock, SystemClock, iso
+from kitchener.clock import Clock, SystemClock
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
 from kitchener.errors import InvalidMessage
 from kitchener.ids import SessionId, check_caller, turn_id
@@ -33,6 +33,7 @@ from kitchener.runtime.root_layout import INDEX_KEYS, index_dir, ledger_ids, led
 from kitchener.runtime.sealed_root import record_sealing
 from kitchener.runtime.setting_checks import check_is_configured
 from kitchener.sealing import Sealer
+from kitchener.times import iso_of
 
 FORMAT: Final = "kitchener-conversation/1"
 _ID_DIGITS: Final = 32
@@ -101,7 +102,7 @@ async def import_conversations(
     settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
     check_target(settings, subject_id, agent_class)
     sealer, now = sealer_of(settings), clock or SystemClock()
-    found = ConversationsToAdd(Path(file), subject_id, agent_class, config=settings, sealer=sealer, now=iso(now.time_us()))
+    found = ConversationsToAdd(Path(file), subject_id, agent_class, config=settings, sealer=sealer, now=iso_of(now.time_us()))
     with ExitStack() as stack:
         await found.open(stack)
         path = ledger_paths(settings, agent_class)["ho2m"]

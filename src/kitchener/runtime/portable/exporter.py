@@ -13,7 +13,7 @@ import anyio.to_thread
 import orjson
 
 from kitchener.actors.authority.agent_ruleset import recall_scope_of
-from kitchener.clock import Clock, SystemClock, iso
+from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
 from kitchener.errors import PartDamaged, SealingError, SubjectErased
 from kitchener.ids import memory_namespace
@@ -45,6 +45,7 @@ from kitchener.runtime.root_layout import (
     sealer_of,
     settings_of,
 )
+from kitchener.times import iso_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ async def export_session(
         sources = await _sources(settings, chosen, with_key=with_key)
         content = await anyio.to_thread.run_sync(_content, settings, chosen)
         extra = {name: data for name, data in ((KEY, key_file), (SOURCES, sources)) if data is not None}
-        manifest = partial(chosen.manifest, iso((clock or SystemClock()).time_us()))
+        manifest = partial(chosen.manifest, iso_of((clock or SystemClock()).time_us()))
         folder = await anyio.to_thread.run_sync(write_folder, Path(out), manifest, chosen.selections(), extra, on_step, content)
     return SessionExport(
         session_id=session_id,

@@ -117,7 +117,7 @@ class Histories:
         if not differing:
             return differing is not None
         newest = len(history.digests) - 1
-        said = {newest: history.last} if differing.keys() == {newest} else dict(enumerate(_joined(await _said(session))))
+        said = {newest: history.last} if differing.keys() == {newest} else dict(enumerate(_joined(await read_pairs(session))))
         for number, shown in differing.items():
             known = said[number]
             if known is None or not known.reply.strip().startswith(shown.reply):
@@ -139,7 +139,7 @@ class Histories:
         # The newest turns in memory do not say which of them continued after an answer, and name files beside the message.
         is_partial = state.approvals is not None or state.has_parts
         if not 0 <= new <= (0 if is_partial else len(state.window)):
-            kept = _with(_UNREAD._replace(shortened=kept.shortened), count, await _said(session))
+            kept = _with(_UNREAD._replace(shortened=kept.shortened), count, await read_pairs(session))
         elif new:
             kept = _with(kept, count, [SaidPair(each.user_message, each.response) for each in state.newest(new)])
         self._keep(session.session_id, kept)
@@ -158,21 +158,15 @@ class Histories:
             self._messages -= len(self._kept.popitem(last=False)[1].digests)
 
 
-async def _said(session: SessionManager) -> list[SaidPair]:
-    """The recorded history of a session, without turns that continued after a person's answer.
-
-    The text of a turn that continued with outputs of the client's functions belongs to the reply before.
-    """
-    return await read_pairs(session)
-
-
 async def read_pairs(session: SessionManager, until: str | None = None) -> list[SaidPair]:
-    """The messages of a session with all rounds of their replies, oldest first.
+    """Reads the messages of a session with their replies, oldest first.
+
+    What the agent wrote after outputs of the client's functions belongs to the reply to the message before them.
 
     Args:
         session: the session
-        until: the turn to end with, then also with turns that continued after a person's answer; none, if it has not completed.
-            None: all turns
+        until: the last turn to read; the result then includes turns that continued after a person's answer, and is empty if
+            this turn has not completed. None: all turns except those that continued after a person's answer
     """
     found = list[tuple[str, list[str]]]()
     rounds = dict[str, list[str]]()

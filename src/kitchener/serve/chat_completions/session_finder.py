@@ -13,7 +13,7 @@ import anyio.lowlevel
 from kitchener.actors.admission.argument_checks import MAX_NAME
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.clock import Clock, iso
+from kitchener.clock import Clock
 from kitchener.errors import SessionEnded, SessionMismatch, SubjectErased
 from kitchener.ids import is_session_id
 from kitchener.records import events
@@ -26,6 +26,7 @@ from kitchener.serve.chat_completions.chat_request import SaidPair, as_sent
 from kitchener.serve.chat_completions.client_history import ClaimedHistory, Histories, read_pairs
 from kitchener.serve.problems import RequestRefused
 from kitchener.serve.served_turns import ServedTurns
+from kitchener.times import iso_of
 
 BY_KEY: Final = "key:"
 """The prefix of the name of a conversation that has only the idempotency key of its message as a name."""
@@ -203,7 +204,7 @@ class SessionFinder:
             messages.append(SpokenMessage("user", pair.message, None, ""))
             messages.append(SpokenMessage("assistant", as_sent(pair.reply), None, ""))
         messages = [each for each in messages if each.text.strip()]
-        title = f"continued {iso(self._clock.time_us())}"  # the same history may be continued twice, in two sessions
+        title = f"continued {iso_of(self._clock.time_us())}"  # the same history may be continued twice, in two sessions
         earlier = SpokenConversation(name, title, tuple(messages))
         return await self._runtime.begin_from(earlier, subject_id=subject_id, agent_class=supervisor.agent_class)
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 
 import anyio
 
-from kitchener.clock import Clock, iso
+from kitchener.clock import Clock
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
 from kitchener.records.index_keys import APPROVALS_KEY
 from kitchener.runtime import Runtime
 from kitchener.runtime.queries.approval_list import approvals_in
+from kitchener.times import iso_of
 
 
 class ApprovalBacklog:
@@ -42,7 +43,7 @@ class ApprovalBacklog:
         for session, seq in first.items():
             found = ledger.read(session_id=session, entry_type=(events.SESSION_END, events.WO_ABANDONED), after_seq=seq)
             ends += [each async for each in found]
-        pending = [each for each in approvals_in([*entries, *ends], iso(self._clock.time_us())) if each.is_pending]
+        pending = [each for each in approvals_in([*entries, *ends], iso_of(self._clock.time_us())) if each.is_pending]
         ids = {each.approval_id for each in pending}
         self._seen[agent_class] = max([after, *(each.seq for each in entries)])
         self._waiting[agent_class] = [each for each in entries if each.entity_id in ids]

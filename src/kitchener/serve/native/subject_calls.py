@@ -17,7 +17,6 @@ from kitchener.errors import CallerError, ConfigError
 from kitchener.ids import memory_namespace
 from kitchener.inspection.memory_views import learned_views, signal_views
 from kitchener.memory.signals import normalise
-from kitchener.memory.timestamps import iso_of
 from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.operations import DeactivateArtifact, QuarantineTarget, SubjectMemoryChange
 from kitchener.serve.access.guard import caller_of, subject_of
@@ -25,6 +24,7 @@ from kitchener.serve.event_stream import KEEP_ALIVE_S
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import RequestRefused, json_response
+from kitchener.times import iso_of
 
 ForgettingReason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1_000)]
 
