@@ -5,7 +5,7 @@ for an entry. `directory.py` finds sessions and activates them from the ledger. 
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from typing import Final
 
 from kitchener.actors.authority.authority import SHOWN_TO_OTHERS, ContextAuthority
