@@ -76,7 +76,7 @@ async def typed(name: str, folder: Path) -> list[TurnResult]:
     """The results of the lines that the README says to type, with the settings of the example as they are."""
     lines = re.findall(r"^you> (.+)$", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     interpreter = {"mcp": {"files": {"command": sys.executable}}} if name == "file_assistant" else {}
-    config = load_config(folder / "kitchener.toml", overrides=interpreter).config
+    config = load_config(folder / "kitchener.toml", root=folder / "ledgers", overrides=interpreter).config
     async with open_runtime(config) as runtime:
         agent = runtime.supervisor(AGENTS[name][0])
         session_id = await agent.start_session(subject_id="ada")
