@@ -96,11 +96,17 @@ def add_row(index: Path, key: str, like: str) -> None:
 
 
 def forge_sums(connection: sqlite3.Connection) -> None:
-    """Sums up the rows as they are now."""
-    rows = connection.execute("SELECT hash, key, after_seq, base, checksum, packed FROM places").fetchall()
-    sums = RowSums().plus(rows).pack()
+    """Numbers the rows anew, and sums them up."""
+    rows = connection.execute("SELECT hash, key, after_seq, base, checksum, packed FROM places ORDER BY id").fetchall()
+    connection.execute("DELETE FROM places")
+    connection.executemany(
+        "INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?)", [(number, *row) for number, row in enumerate(rows, 1)]
+    )
+    sums = RowSums().plus([row[0] for row in rows])
     (seq,) = connection.execute("SELECT seq FROM sums").fetchone()
-    connection.execute("UPDATE sums SET checksum = ?, packed = ?", (crc32(sums, crc32(str(seq).encode())), sums))
+    packed = sums.pack()
+    check = crc32(packed, crc32(f"{seq}|{sums.rows}".encode()))
+    connection.execute("UPDATE sums SET rows = ?, checksum = ?, packed = ?", (sums.rows, check, packed))
 
 
 async def reads_of(ledger: LedgerClient | LedgerReader) -> list[str]:

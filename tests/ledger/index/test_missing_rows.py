@@ -135,6 +135,7 @@ ROWS = [
     "UPDATE places SET after_seq = 1000000 WHERE key LIKE '@%0005-%' AND after_seq = 36",
     "UPDATE places SET after_seq = 13 WHERE key LIKE '@%0005-%' AND after_seq = 12",
     "UPDATE places SET checksum = 1",
+    "UPDATE places SET id = id + 1000000 WHERE after_seq = 36",
     "UPDATE places SET checksum = NULL",
     "UPDATE places SET checksum = 1e300",
     "UPDATE places SET key = NULL WHERE key LIKE '@%0005-%'",
@@ -211,7 +212,30 @@ async def test_rows_that_another_program_adds_are_not_believed(path: Path) -> No
         async with used(path) as ledger:
             by_sql(f"INSERT INTO places (hash, key, after_seq, base, checksum, packed) {row}")(index_of(path))
             await check_all(ledger)
-    assert [each["event"] for each in logs if "index" in each["event"]] == ["index is damaged"]
+            await ledger.write(fact(1, "SES-new"))
+        async with used(path) as ledger:
+            assert ledger.opened_from == "checkpoint", "the index was written nevertheless"
+            await check_all(ledger)
+            assert await numbers(ledger.read(session_id="SES-new")) == [len(SESSIONS) * ROUNDS + 1]
+    assert [each["event"] for each in logs if "index" in each["event"]] == []
+
+
+async def test_a_row_among_thousands_is_missed(tmp_path: Path) -> None:
+    """More rows than an index has while its sums are mostly zero."""
+    path = tmp_path / "l.jsonl"
+    for first in (0, 5_000):
+        async with open_ledger(path, config=QUICK) as ledger:
+            for number in range(first, first + 5_000):
+                await ledger.write(fact(number, f"SES-{number:08x}"))
+    async with open_ledger(path, config=QUICK) as ledger:
+        assert ledger.opened_from == "checkpoint"
+        assert await ledger.known_sessions(["SES-00000007", "SES-never"]) == {"SES-00000007"}
+        by_sql("DELETE FROM places WHERE key = '@SES-00000007'")(index_of(path))
+        with captured_logs() as logs:
+            assert await numbers(ledger.read(session_id="SES-00000008")) == [9]
+            assert await ledger.known_sessions(["SES-00000007", "SES-never"]) == {"SES-00000007"}
+            assert await numbers(ledger.read(session_id="SES-00000007")) == [8]
+        assert [each["event"] for each in logs if "index" in each["event"]] == ["index is damaged"]
 
 
 @pytest.mark.parametrize(

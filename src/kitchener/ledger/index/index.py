@@ -9,7 +9,7 @@ import os
 import sqlite3
 import sys
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -36,18 +36,18 @@ _TABLES: Final = {
     "places": """CREATE TABLE places (
         id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, after_seq INTEGER, base INTEGER, checksum INTEGER, packed BLOB
     )""",
-    "sums": "CREATE TABLE sums (id INTEGER PRIMARY KEY CHECK (id = 0), seq INTEGER, checksum INTEGER, packed BLOB)",
+    "sums": """CREATE TABLE sums (
+        id INTEGER PRIMARY KEY CHECK (id = 0), seq INTEGER, rows INTEGER, checksum INTEGER, packed BLOB
+    )""",
     "stops": """CREATE TABLE stops (
         seq INTEGER PRIMARY KEY, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, checksum INTEGER
     )""",
 }
-_BY_HASH: Final = "CREATE INDEX by_hash ON places (hash, after_seq, checksum)"
-"""With all columns that `RowSums` sums up, and in the order in which a key's rows were written."""
-_ROWS: Final = "SELECT key, after_seq, base, checksum, packed FROM places INDEXED BY by_hash WHERE hash = ? AND after_seq < ?"
-_FROM: Final = "AND after_seq >= ifnull((SELECT max(after_seq) FROM places WHERE hash = ? AND after_seq <= ?), 0)"
-"""Leaves out the rows that end before an entry: of the rows that begin before it, only the last can have later entries."""
-_INSERT: Final = "INSERT INTO places (hash, key, after_seq, base, checksum, packed) VALUES "
-_VALUES: Final = "(?, ?, ?, ?, ?, ?)"
+_ROWS: Final = """SELECT key, after_seq, base, checksum, packed FROM places INDEXED BY by_hash
+    WHERE hash = ? AND id <= ? ORDER BY hash DESC, id DESC"""
+"""No condition on what only the row itself has: a damaged row must not be left out before its checksum tells."""
+_INSERT: Final = "INSERT INTO places VALUES "
+_VALUES: Final = "(?, ?, ?, ?, ?, ?, ?)"
 _TOGETHER: Final = 16
 """Rows in one INSERT statement, to pay the cost of a statement once for many rows."""
 _STOPS_AT_ONCE: Final = 256
@@ -121,7 +121,7 @@ class Index:
                 self._writer.execute(f"DROP TABLE IF EXISTS {table}")
             for table in _TABLES.values():
                 self._writer.execute(table)
-            self._writer.execute(_BY_HASH)
+            self._writer.execute("CREATE INDEX by_hash ON places (hash)")
             self._save(known)
         self.known = known
 
@@ -131,11 +131,13 @@ class Index:
         if tail.start != self.known.mark:
             raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
         mark = tail.end
-        rows = tail.rows()
-        known = IndexedState(mark, tail.last_line, tail.last_hash, durable_seq, self.known.sums.plus(rows))
+        before, found = self.known.sums, tail.rows()
+        rows = [(number, *row) for number, row in enumerate(found, before.rows + 1)]
+        known = IndexedState(mark, tail.last_line, tail.last_hash, durable_seq, before.plus([row[0] for row in found]))
         alone = len(rows) - len(rows) % _TOGETHER
         together = (tuple(chain.from_iterable(rows[each : each + _TOGETHER])) for each in range(0, alone, _TOGETHER))
         with self._transaction():
+            self._writer.execute("DELETE FROM places WHERE id > ?", (before.rows,))  # only another program adds such rows
             self._writer.executemany(_INSERT + ", ".join([_VALUES] * _TOGETHER), together)
             self._writer.executemany(_INSERT + _VALUES, rows[alone:])
             stops = ((*stop, _stop_check(stop)) for stop in tail.stops)
@@ -198,8 +200,8 @@ class Index:
                 _checksum(self._ledger_id, self._keys, known),
             ),
         )
-        sums = _stored_sums(known.mark.seq, known.sums.pack())
-        self._writer.execute("INSERT OR REPLACE INTO sums VALUES (0, ?, ?, ?)", sums)
+        sums = _stored_sums(known.mark.seq, known.sums.rows, known.sums.pack())
+        self._writer.execute("INSERT OR REPLACE INTO sums VALUES (0, ?, ?, ?, ?)", sums)
 
 
 class IndexSnapshot:
@@ -312,34 +314,34 @@ def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None)
     known = IndexedState(Mark(*row[4:9]), *row[9:12])
     if row[12] != _checksum(row[2], row[3], known):
         raise IndexDamaged("its head is not what was written")
-    stored = connection.execute("SELECT seq, checksum, packed FROM sums").fetchone()
-    if stored is None or not isinstance(stored[2], bytes) or stored != _stored_sums(known.mark.seq, stored[2]):
+    stored = connection.execute("SELECT seq, rows, checksum, packed FROM sums").fetchone()
+    if stored is None or not isinstance(stored[-1], bytes) or stored != _stored_sums(known.mark.seq, stored[1], stored[-1]):
         raise IndexDamaged("the sums over its rows are not what was written")
-    return known._replace(sums=RowSums.unpack(stored[2]))
+    return known._replace(sums=RowSums.unpack(stored[1], stored[-1]))
 
 
 def find_locations(
     connection: sqlite3.Connection, known: IndexedState, key: str, after_seq: int, up_to_seq: int
-) -> Iterator[Location]:
-    """Positions of a key's entries with `after_seq` < number <= `up_to_seq`, ascending. Reads all rows at once.
+) -> list[Location]:
+    """Positions of a key's entries with `after_seq` < number <= `up_to_seq`, ascending.
 
     Raises:
-        IndexDamaged: rows are missing, or are not what was written; also from the other queries for keys
+        IndexDamaged: rows are missing, or are not what was written; the other queries for keys raise it, too
     """
-    key_hash, up_to_seq = hash_of(key), min(up_to_seq, known.mark.seq)
-    known.sums.check(connection, [key_hash], known.mark.seq)
-    statement = f"{_ROWS} {_FROM} ORDER BY hash, after_seq"
-    found = connection.execute(statement, (key_hash, up_to_seq, key_hash, after_seq))
-    rows = [*map(IndexRow._make, found.fetchall())]
-    for row in rows:
-        check_row(row)
-    return (each for row in rows if row.key == key for each in unpack(row) if after_seq < each[0] <= up_to_seq)
+    up_to_seq, found = min(up_to_seq, known.mark.seq), list[Location]()
+    with closing(_rows_of(connection, known, key)) as rows:
+        for row in rows:
+            if row.after_seq < up_to_seq:
+                found.extend(each for each in reversed(unpack(row)) if after_seq < each[0] <= up_to_seq)
+            if row.after_seq <= after_seq:
+                break
+    return found[::-1]
 
 
 def find_known(connection: sqlite3.Connection, known: IndexedState, keys: Collection[str]) -> set[str]:
     """The keys among these that have entries."""
     hashes = {hash_of(key) for key in keys}
-    known.sums.check(connection, hashes, known.mark.seq)
+    known.sums.check(connection, hashes)
     marks = ",".join("?" * len(hashes))
     found = set[str]()
     for key_hash, key in connection.execute(f"SELECT DISTINCT hash, key FROM places WHERE hash IN ({marks})", [*hashes]):
@@ -351,18 +353,26 @@ def find_known(connection: sqlite3.Connection, known: IndexedState, keys: Collec
 
 def find_newest(connection: sqlite3.Connection, known: IndexedState, key: str, up_to_seq: int, limit: int) -> list[Location]:
     """Positions of a key's last `limit` entries, ascending."""
-    key_hash, up_to_seq = hash_of(key), min(up_to_seq, known.mark.seq)
-    known.sums.check(connection, [key_hash], known.mark.seq)
-    newest: list[Location] = []
-    rows = connection.execute(f"{_ROWS} ORDER BY hash DESC, after_seq DESC", (key_hash, up_to_seq))
-    with closing(rows):
-        for row in map(IndexRow._make, rows):
-            check_row(row)
-            if row.key == key:
-                newest.extend(each for each in reversed(unpack(row)) if each[0] <= up_to_seq)
+    up_to_seq, newest = min(up_to_seq, known.mark.seq), list[Location]()
+    with closing(_rows_of(connection, known, key)) as rows:
+        for row in rows:
+            newest.extend(each for each in reversed(unpack(row)) if each[0] <= up_to_seq)
             if len(newest) >= limit:
                 break
     return newest[:limit][::-1]
+
+
+def _rows_of(connection: sqlite3.Connection, known: IndexedState, key: str) -> Generator[IndexRow, None, None]:
+    """The rows of a key, the newest first, each checked."""
+    key_hash = hash_of(key)
+    known.sums.check(connection, [key_hash])
+    with closing(connection.execute(_ROWS, (key_hash, known.sums.rows))) as rows:
+        for row in map(IndexRow._make, rows):
+            check_row(row)
+            if row.key == key:
+                yield row
+            elif hash_of(row.key) != key_hash:
+                raise IndexDamaged(f"the row of {row.key!r} after entry {row.after_seq} is not where it was written")
 
 
 def find_stop(connection: sqlite3.Connection, seq: int) -> Mark:
@@ -399,9 +409,9 @@ def _stop_check(stop: Mark) -> int:
     return zlib.crc32(str(stop).encode())
 
 
-def _stored_sums(seq: int, packed: bytes) -> tuple[int, int, bytes]:
-    """The row of `sums`: bound to the end of the index, so that older sums are noticed."""
-    return seq, zlib.crc32(packed, zlib.crc32(str(seq).encode())), packed
+def _stored_sums(seq: int, rows: int, packed: bytes) -> tuple[int, int, int, bytes]:
+    """The row of `sums`. Its checksum covers the end of the index, so that older sums are noticed."""
+    return seq, rows, zlib.crc32(packed, zlib.crc32(f"{seq}|{rows}".encode())), packed
 
 
 def _changed_at(path: Path) -> tuple[int, int] | None:

@@ -39,7 +39,7 @@ def other_key(key: str) -> str:
 
 
 PackedRow = tuple[int, str, int, int, int, bytearray]
-"""A row as it is stored: the hash of its key, then the fields of an `IndexRow`."""
+"""A row as it is stored, without its id: the hash of its key, then the fields of an `IndexRow`."""
 
 
 class IndexDamaged(Exception):
