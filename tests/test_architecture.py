@@ -668,7 +668,7 @@ MODULE_PATH_IN_PROSE = re.compile(
 )
 DOTTED_NAME = re.compile(r"(?<![\w/])kitchener(?:\.[A-Za-z_]\w*)+")
 NOT_IN_THE_CODE = {"None", "Task", "IsolatedAsyncioTestCase", "Local", "StreamingHttpResponse"}
-"""A constant of the language, classes of asyncio and of unittest, and a provider in an example."""
+"""A constant of the language, classes of asyncio, unittest and Django, and a provider in an example."""
 FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json", "kitchener.service", "kitchener.socket"}
 SPAN_NAMES = {name for name in vars(span_names).values() if isinstance(name, str)}
 CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])")
