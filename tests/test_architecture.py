@@ -667,8 +667,8 @@ MODULE_PATH_IN_PROSE = re.compile(
     r"(?<![\w./-])((?:actors|cli|config|context|gateway|ledger|memory|records|replaying|runtime|tuning)(?:/\w+)+)(?![\w./*<{])"
 )
 DOTTED_NAME = re.compile(r"(?<![\w/])kitchener(?:\.[A-Za-z_]\w*)+")
-NOT_IN_THE_CODE = {"None", "Task", "IsolatedAsyncioTestCase", "Local"}
-"""A constant of the language, classes of asyncio and of unittest, and a provider in an example."""
+NOT_IN_THE_CODE = {"None", "Task", "IsolatedAsyncioTestCase", "Local", "StreamingHttpResponse"}
+"""A constant of the language, classes of asyncio, unittest and Django, and a provider in an example."""
 FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json", "kitchener.service", "kitchener.socket"}
 SPAN_NAMES = {name for name in vars(span_names).values() if isinstance(name, str)}
 CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])")

@@ -1,10 +1,12 @@
 """Conversations of other programs become sessions: whole or not at all, once, with times and speakers (docs/sessions.md)."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from kitchener import open_runtime, replay_session
@@ -163,6 +165,9 @@ async def test_what_is_no_file_no_subject_or_no_class_is_refused(tmp_path: Path)
     settings = config(tmp_path / "root")
     with pytest.raises(ConfigError, match="cannot be read"):
         await import_conversations(tmp_path / "none.jsonl", subject_id="ada", config=settings)
+    os.mkfifo(tmp_path / "pipe.jsonl")  # nobody writes into it, so opening it would wait for ever
+    with pytest.raises(ConfigError, match="is not a regular file: expected one"), anyio.fail_after(10):
+        await import_conversations(tmp_path / "pipe.jsonl", subject_id="ada", config=settings)
     file = written(tmp_path / "c.jsonl", CHOIR)
     with pytest.raises(CallerError):
         await import_conversations(file, subject_id="anon-SES-00000001", config=settings)

@@ -18,6 +18,7 @@ from kitchener.config.shown import described_name
 from kitchener.errors import CallerError, ConfigError
 from kitchener.plain_names import quoted
 from kitchener.records.entries import Json, SpokenRole
+from kitchener.small_files import NOT_REGULAR, open_regular
 from kitchener.times import iso_of
 
 MAX_CONVERSATION_BYTES: Final = 16 * 1_048_576
@@ -76,13 +77,11 @@ class ConversationFile:
     def __init__(self, path: Path, config: RuntimeConfig, now: str) -> None:
         self._path, self._config, self._now = path, config, now
         try:
-            self._file: IO[bytes] = path.open("rb")
+            self._file: IO[bytes] = open_regular(path)  # which does not wait for the writer of a pipe
         except (OSError, ValueError) as error:
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            raise ConfigError(str(path), "", "", f"cannot be read: {reason}") from error
-        if not self._file.seekable():
-            self._file.close()
-            raise ConfigError(str(path), "", "", "is a pipe: expected a file, which can be read twice")
+            told = f"{reason}: expected one, which can be read twice" if reason == NOT_REGULAR else f"cannot be read: {reason}"
+            raise ConfigError(str(path), "", "", told) from error
 
     def close(self) -> None:
         """Ends the reading."""
