@@ -195,6 +195,24 @@ async def test_a_server_that_does_not_count_gets_its_tokens_estimated() -> None:
     assert usage == Usage(5, 2)
 
 
+async def test_a_tool_request_counts_where_a_server_does_not() -> None:
+    """Regression: its output was no tokens, so budgets took it for free."""
+    look = ToolSpec("look", "Looks", {"type": "object", "properties": {"city": {"type": "string"}}})
+    request = completion(None, tool_calls=[("c-1", "look", '{"city":"London"}')], finish_reason="tool_calls", usage={})
+    async with served(request) as (_, gateway):
+        response = await gateway.complete(ask("hello", tools=(look,)), on_attempt=Told())
+    assert response.tool_uses == (ToolUse("c-1", "look", {"city": "London"}),)
+    assert response.usage == Usage(5, 7)
+
+
+@pytest.mark.parametrize("named", ["prompt_tokens", "completion_tokens"])
+async def test_only_the_count_that_a_server_leaves_out_is_estimated(named: str) -> None:
+    counts = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 40, named: 40}
+    async with served(completion("123456", usage=counts)) as (_, gateway):
+        usage = (await gateway.complete(ask("hello"), on_attempt=Told())).usage
+    assert usage == (Usage(40, 2) if named == "prompt_tokens" else Usage(5, 40))
+
+
 # --- misbehaviour -------------------------------------------------------------------------------------------------------
 
 

@@ -290,6 +290,11 @@ async def test_cached_tokens_are_counted_as_each_server_names_them() -> None:
         ({"prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 8}}, Usage(20, 5, 3, 8)),
         ({"cache_read_input_tokens": 4, "cache_creation_input_tokens": 7}, Usage(20, 5, 4, 7)),
         ({"prompt_tokens_details": None}, Usage(20, 5, None)),
+        # counted apart from `prompt_tokens`, as Anthropic does
+        ({"cache_read_input_tokens": 500, "cache_creation_input_tokens": 20}, Usage(540, 5, 500, 20)),
+        ({"prompt_tokens_details": {"cached_tokens": 50}, "total_tokens": 25}, Usage(70, 5, 50)),
+        ({"prompt_tokens_details": {"cached_tokens": 50}, "total_tokens": 80}, Usage(70, 10, 50)),
+        ({"prompt_tokens_details": {"cached_tokens": -1}, "total_tokens": "25"}, Usage(20, 5)),
     ]
     whole = [completion("ok", usage={**counts, **told}) for told, _ in named]
     said = b'{"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}'
@@ -309,7 +314,6 @@ async def test_cached_tokens_are_counted_as_each_server_names_them() -> None:
         {"choices": [{"message": {"content": [7]}}]},
         {"choices": [{"message": {"tool_calls": {"a": 1}}}]},
         {"choices": [{"message": {"tool_calls": [{"function": 1}]}}]},
-        {"choices": [{"message": {"content": "a"}}], "usage": [1]},
         {"choices": [{"message": {"content": "a"}, "finish_reason": 3}]},
     ],
 )
