@@ -189,6 +189,17 @@ async def test_finish_reasons_are_ours(answer: Answer, expected: str) -> None:
         assert (await gateway.complete(ask(), on_attempt=Told())).finish_reason == expected
 
 
+@pytest.mark.parametrize("chunk_bytes", [0, 1, 2])
+async def test_a_byte_order_mark_before_an_answer_is_passed_over(chunk_bytes: int) -> None:
+    whole, stream = (
+        replace(each, body=b"\xef\xbb\xbf" + each.body, chunk_bytes=chunk_bytes) for each in (completion("ok"), events(["ok"]))
+    )
+    async with served(whole, stream) as (_, gateway):
+        assert (await gateway.complete(ask(), on_attempt=Told())).text == "ok"
+        (*pieces, _), failed = await read_until_error(gateway, ask(), Told())
+    assert (failed, "".join(each.text for each in pieces if isinstance(each, TextPiece))) == (None, "ok")
+
+
 async def test_a_server_that_does_not_count_gets_its_tokens_estimated() -> None:
     async with served(completion("123456", usage={})) as (_, gateway):
         usage = (await gateway.complete(ask("hello"), on_attempt=Told())).usage
@@ -439,6 +450,7 @@ async def test_a_provider_called_without_a_gateway_gives_up_by_itself() -> None:
             with pytest.raises(ProviderError) as caught, anyio.fail_after(20):
                 await providers["it"].complete(ask())
     assert (caught.value.reason, caught.value.provider_id) == ("timeout", "it")
+    assert caught.value.detail.startswith("the endpoint sent nothing for too long")
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,14 @@ async def test_a_models_thoughts_are_no_part_of_its_text(thought: dict[str, Any]
     assert whole.text == response.text == "".join(pieces) == expected
 
 
+async def test_thoughts_that_the_prompt_began_are_no_part_of_a_whole_answer() -> None:
+    """As of models whose template ends the prompt with `<think>`."""
+    said = {"hm\n</think>\n\nyes": "yes", "a </think> in the middle": None, "a\n<think>\n</think>\nb": None}
+    async with endpoint(*(message(content=each) for each in said)) as (_, provider):
+        for content, expected in said.items():
+            assert (await provider.complete(ask())).text == (content if expected is None else expected)
+
+
 async def test_thoughts_alone_are_an_empty_answer_and_count_where_the_server_does_not() -> None:
     async with endpoint(message(content="<think>hm"), message(content="ok", reasoning="x" * 300)) as (_, provider):
         with pytest.raises(ProviderError) as caught:
@@ -367,6 +375,7 @@ async def test_a_proxy_gets_its_password_and_no_error_shows_it(monkeypatch: pyte
     assert [hit.path for hit in proxy.hits] == [expected[scheme]]
     assert proxy.hits[0].headers["proxy-authorization"] == f"Basic {b64encode(b'me:secret-word').decode()}"
     assert "secret-word" not in f"{caught.value!r}{caught.value.__cause__!r}"
+    assert caught.value.reason == "authentication", "which is not retried"
     if scheme == "https":  # otherwise the proxy's answer is the endpoint's
         assert caught.value.detail.startswith("the proxy refused a connection to the endpoint: HTTP 407: ")
 

@@ -58,6 +58,8 @@ _ENVELOPE: Final = frozenset(("object", "type", "usage", "id", "model"))
 """Fields that an event has which is no error, although it has no choices and may have a message."""
 _BEGIN: Final = "<think>"
 _END: Final = "</think>"
+_END_OF_LINE: Final = "</think>\n"
+"""The end of thoughts in a text that does not begin them. Text that speaks of the tag goes on in the same line."""
 _MAX_HELD: Final = 200
 """White space before an answer that is held back at most, characters."""
 
@@ -275,7 +277,8 @@ class AnswerReader:
         content = said.get("content")
         if not content:
             return ""
-        text = self._thoughts.without(content if isinstance(content, str) else _text_of_parts(content))
+        said_text = content if isinstance(content, str) else _text_of_parts(content)
+        text = self._thoughts.without(said_text) if streams else self._thoughts.without_unopened(said_text)
         if text:
             self._texts.append(text)
         return text
@@ -355,6 +358,18 @@ class _Thoughts:
             text = text.lstrip()
             self.state = "text" if text else "gap"
         return text
+
+    def without_unopened(self, text: str) -> str:
+        """Returns a whole text without thoughts, also without those whose `<think>` was in the prompt, as of DeepSeek R1.
+
+        A stream has shown the thoughts before it could know.
+        """
+        thought, mark, rest = text.partition(_END_OF_LINE)
+        if not mark or _BEGIN in thought:
+            return self.without(text)
+        self.texts.append(thought)
+        self.state = "text"
+        return rest.lstrip()
 
     def rest(self) -> str:
         """Returns the text that was held back and is not a thought."""

@@ -17,10 +17,10 @@ import anyio
 import orjson
 
 from kitchener.config import ProviderConfig
-from kitchener.errors import ProviderError, ProviderReason
+from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
-from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS, failure_text
+from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS, failure_reason, failure_text
 from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.token_counts import TokenCounts
 from kitchener.gateway.providers.chat_completions.transport import (
@@ -224,9 +224,8 @@ class ChatEndpoint:
                 status=error.status,
                 retry_after_s=error.retry_after_s,
             )
-        reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
         detail = failure_text(error).replace(self._transport.url, "the endpoint")
-        return ProviderError(self._provider_id, reason, redacted_line(detail, self._redaction))
+        return ProviderError(self._provider_id, failure_reason(error), redacted_line(detail, self._redaction))
 
 
 def _read(

@@ -21,12 +21,15 @@ from aiohttp.http import HttpProcessingError, RawResponseMessage
 from yarl import URL
 
 from kitchener.connection_problems import problem_of_socket, told_of_connect
+from kitchener.errors import ProviderReason
 from kitchener.gateway.providers.authorities import trust_nobody
 from kitchener.gateway.providers.endpoint_errors import (
     CUT_OFF,
     LOST,
     NO_CONNECTION_IN_TIME,
     NOT_ANSWERED,
+    NOTHING_IN_TIME,
+    reason_of_proxy,
     told_of_protocol,
     told_of_proxy,
 )
@@ -258,6 +261,13 @@ def _head_of(request: aiohttp.ClientRequest) -> bytes:
     return "\r\n".join(lines).encode("ascii")
 
 
+def failure_reason(error: Exception) -> ProviderReason:
+    """Returns the reason for a request that got no answer, or lost the rest of one."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return reason_of_proxy(error.status)
+    return "timeout" if isinstance(error, TimeoutError) else "connection"
+
+
 def failure_text(error: Exception) -> str:
     """What happened to a request that got no answer, or lost the rest of one, in one sentence without a full stop.
 
@@ -271,6 +281,8 @@ def failure_text(error: Exception) -> str:
             return told_of_connect(error.host, error.port, error.os_error, is_proxy=is_proxy)
         case aiohttp.ConnectionTimeoutError():
             return NO_CONNECTION_IN_TIME
+        case aiohttp.ServerTimeoutError():
+            return NOTHING_IN_TIME
         case aiohttp.ServerDisconnectedError():
             return NOT_ANSWERED
         case aiohttp.ClientPayloadError() if _IS_CUT in str(error):

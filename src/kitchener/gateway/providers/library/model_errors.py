@@ -19,7 +19,9 @@ from kitchener.gateway.providers.endpoint_errors import (
     LOST,
     NO_CONNECTION_IN_TIME,
     NOT_ANSWERED,
+    NOTHING_IN_TIME,
     reason_of,
+    reason_of_proxy,
     redacted_line,
     told_by,
     told_of_protocol,
@@ -74,6 +76,8 @@ def _reason(error: Exception, status: int | None) -> ProviderReason:
     causes = tuple(with_causes(error))
     if any(isinstance(each, httpx2.TimeoutException | httpx.TimeoutException | TimeoutError) for each in causes):
         return "timeout"
+    if proxy := next((each for each in causes if isinstance(each, httpx2.ProxyError | httpx.ProxyError)), None):
+        return reason_of_proxy(str(proxy)[:3])
     if any(isinstance(each, httpx2.TransportError | httpx.TransportError | OSError) for each in causes):
         return "connection"
     if isinstance(error, ContentFilterError):
@@ -106,6 +110,8 @@ def _told_of_transport(error: httpx2.TransportError | httpx.TransportError) -> s
             return told_of_protocol(str(error).partition(": bytearray(")[0])
         case httpx2.ConnectTimeout() | httpx.ConnectTimeout():
             return NO_CONNECTION_IN_TIME
+        case httpx2.ReadTimeout() | httpx.ReadTimeout():
+            return NOTHING_IN_TIME
         case httpx2.ProxyError() | httpx.ProxyError() if str(error)[:3].isdecimal():
             return told_of_proxy(*str(error).split(" ", 1))
         case httpx2.ConnectError() | httpx.ConnectError() if (problem := problem_of_system(error)) is not None:
