@@ -1,31 +1,23 @@
 """Endpoints that speak OpenAI's format, in all the ways in which they differ, over our own HTTP client (docs/gateway.md)."""
 
-import ipaddress
-import ssl
 import subprocess
 import sys
 from base64 import b64encode
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import anyio
 import orjson
 import pytest
-from anyio.abc import SocketAttribute
-from anyio.streams.tls import TLSListener
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway.providers.chat_completions.chat_endpoint import REMEMBERED_VALUES, ChatEndpoint, RefusedFields
 from kitchener.records.prompt import TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
-from tests.gateway.fake_server import Answer, FakeServer, completion, error, events, fake_server
+from tests.gateway.fake_server import Answer, completion, error, events, fake_server
+from tests.gateway.secured_server import secured
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 TOOL = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
@@ -398,24 +390,12 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypat
 
 
 async def test_a_private_certificate_is_trusted_only_with_its_ca_file(tmp_path: Path) -> None:
-    ca, chain = certificates(tmp_path)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(chain)
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
-        server = FakeServer(listener.extra(SocketAttribute.local_port))
-        secured = TLSListener(listener, context, standard_compatible=False)
-
-        async def serve() -> None:
-            await secured.serve(server.serve)  # type: ignore[arg-type] # it only sends and receives
-
-        tasks.start_soon(serve)
-        url = server.url.replace("http:", "https:")
+    async with secured(tmp_path) as (_, url, ca):
         async with opened(url) as provider:
             with pytest.raises(ProviderError, match=r"the certificate of .* is not trusted: ") as caught:
                 await provider.complete(ask())
         async with opened(url, ca_file=str(ca)) as provider:
             assert (await provider.complete(ask())).text == "Hello!"
-        tasks.cancel_scope.cancel()
     assert caught.value.reason == "connection"
 
 
@@ -428,26 +408,3 @@ async def test_a_ca_file_without_certificates_is_a_wrong_setting(tmp_path: Path,
         async with opened("https://127.0.0.1:1/v1", ca_file=str(path)):
             pass
     assert caught.value.key == "router.providers.it.ca_file"
-
-
-def certificates(root: Path) -> tuple[Path, Path]:
-    """A private authority's certificate, and a server's key with its certificate, with all that Python 3.13 asks of both."""
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Private CA")])
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-
-    def signed(subject: x509.Name, public_key: ec.EllipticCurvePublicKey, *extensions: x509.ExtensionType) -> bytes:
-        now = datetime.now(UTC)
-        builder = x509.CertificateBuilder(ca_name, subject, public_key, 7, now - timedelta(days=1), now + timedelta(days=1))
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
-        for each in (*extensions, issuer, x509.SubjectKeyIdentifier.from_public_key(public_key)):
-            builder = builder.add_extension(each, critical=isinstance(each, x509.BasicConstraints))
-        return builder.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    ca, chain = root / "ca.pem", root / "chain.pem"
-    signs = x509.KeyUsage(True, False, False, False, False, True, True, False, False)  # certificates and revocation lists
-    ca.write_bytes(signed(ca_name, ca_key.public_key(), x509.BasicConstraints(ca=True, path_length=None), signs))
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    chain.write_bytes(signed(name, key.public_key(), address) + key.private_bytes(*pem))
-    return ca, chain

@@ -22,7 +22,7 @@ from yarl import URL
 
 from kitchener.connection_problems import problem_of_socket, told_of_connect
 from kitchener.errors import ProviderReason
-from kitchener.gateway.providers.authorities import trust_nobody
+from kitchener.gateway.providers.authorities import ClientCertificate, trust_nobody
 from kitchener.gateway.providers.endpoint_errors import (
     CUT_OFF,
     LOST,
@@ -60,6 +60,8 @@ class PoolTarget:
     authorities: bytes | None
     """Certificates in PEM that are trusted beside the system's."""
     connect_timeout_s: float
+    client_certificate: ClientCertificate | None = None
+    """The certificate that the endpoint is shown; None: none."""
 
 
 class HttpAnswer(Protocol):
@@ -222,6 +224,8 @@ async def open_own_connections(target: PoolTarget) -> AsyncIterator[OwnConnectio
     context = trust_nobody() if is_plain else ssl.create_default_context()
     if target.authorities is not None:
         context.load_verify_locations(cadata=target.authorities.decode("ascii"))
+    if target.client_certificate is not None:
+        target.client_certificate.load(context)
     # The gateway's lanes limit the calls.
     async with aiohttp.TCPConnector(limit=0, ssl=context, keepalive_timeout=IDLE_S) as connector:
         yield OwnConnections(connector, target)
