@@ -21,7 +21,7 @@ from kitchener.gateway.providers.redaction import Redaction
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 
 
-class Connection(NamedTuple):
+class HttpConnection(NamedTuple):
     """How a client reaches its endpoint."""
 
     authorities: bytes | None = None
@@ -32,11 +32,11 @@ class Connection(NamedTuple):
     """The address of the proxy that the settings name; None: the environment's, if `config.proxy` is `env`."""
 
 
-DIRECT: Final = Connection()
+DIRECT: Final = HttpConnection()
 """The library's own authorities, no certificate, and the proxy of the environment."""
 
 
-def open_http_client(config: ProviderConfig, redaction: Redaction, connection: Connection = DIRECT) -> httpx2.AsyncClient:
+def open_http_client(config: ProviderConfig, redaction: Redaction, connection: HttpConnection = DIRECT) -> httpx2.AsyncClient:
     """Returns a client, to be opened with `async with`.
 
     Args:
@@ -47,7 +47,9 @@ def open_http_client(config: ProviderConfig, redaction: Redaction, connection: C
     return httpx2.AsyncClient(**_options(config, redaction, httpx2, connection))
 
 
-def open_former_http_client(config: ProviderConfig, redaction: Redaction, connection: Connection = DIRECT) -> httpx.AsyncClient:
+def open_former_http_client(
+    config: ProviderConfig, redaction: Redaction, connection: HttpConnection = DIRECT
+) -> httpx.AsyncClient:
     """Like `open_http_client`, with `httpx` in place of `httpx2`, for vendors whose library takes no other client."""
     return httpx.AsyncClient(**_options(config, redaction, httpx, connection))
 
@@ -109,7 +111,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         await self._body.aclose()
 
 
-def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, connection: Connection) -> dict[str, Any]:
+def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, connection: HttpConnection) -> dict[str, Any]:
     """Returns the arguments of a client; both libraries take the same."""
     connect_timeout_s = min(CONNECT_TIMEOUT_S, config.timeout_s)
     only = _origin(library.URL(config.base_url)) if config.base_url is not None else None
