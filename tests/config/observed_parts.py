@@ -22,6 +22,7 @@ from tests.actors.waiting import settle
 from tests.config.observed_turns import CLOCK, pass_time
 from tests.gateway.asking import Told, ask, failure, gateway_of, in_virtual_time
 from tests.gateway.fake_server import completion, fake_server
+from tests.gateway.secured_server import certificates
 from tests.gateway.test_gateway import Remote
 from tests.ledger.support import FaultFS, SetClock, fact, fill, open_ledger
 from tests.memory.kit import open_memory, recur
@@ -233,6 +234,12 @@ async def opened(root: Path, **settings: Any) -> Hashable:
             return "opened"
     except ConfigError:
         return "refused"
+
+
+async def opened_with_certificate(root: Path, **settings: Any) -> Hashable:
+    """Whether a provider with these settings and a certificate, in one file with its key, can be opened."""
+    _, chain = certificates(root)
+    return await opened(root, client_cert=str(chain), **settings)
 
 
 async def kind(root: Path, value: str) -> Hashable:

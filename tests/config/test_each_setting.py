@@ -165,6 +165,9 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.providers.*.base_url": Seen("{}", "{}/other", with_settings(parts.over_http, "base_url")),
     "router.providers.*.api_key": Seen(None, "env:HOME", with_settings(parts.over_http, "api_key")),
     "router.providers.*.ca_file": Seen(None, "missing.pem", with_settings(parts.opened, "ca_file")),
+    "router.providers.*.client_cert": Seen(None, "missing.pem", with_settings(parts.opened, "client_cert")),
+    "router.providers.*.client_key": Seen(None, "missing.pem", with_settings(parts.opened_with_certificate, "client_key")),
+    "router.providers.*.proxy": Seen("none", "env:NO_SUCH_PROXY", with_settings(parts.opened, "proxy")),
     "router.providers.*.media_types": Seen(
         (), ("text/*",), lambda root, value: turns.attached(root, lane={"media_types": value})
     ),

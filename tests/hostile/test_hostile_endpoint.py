@@ -81,7 +81,6 @@ ATTACKS: dict[str, Answer] = {
     "an error 900 deep": Answer(b'{"error":' + deep(900) + b"}", status=400),
     "arguments 100,000 deep": completion(None, tool_calls=[("c", "t", '{"a":' + "[" * 100_000 + "]" * 100_000 + "}")]),
     "twenty thousand choices": Answer(b'{"choices":[' + b",".join([b'{"index":0,"message":{}}'] * 20_000) + b"]}"),
-    "counts below zero": completion("hi", usage={"prompt_tokens": -5, "completion_tokens": 7, "total_tokens": 2}),
     "an encoding nobody asked for": Answer(b"x" * 100, headers={"content-encoding": "br"}),
 }
 

@@ -19,6 +19,7 @@ from kitchener.cli.run.message_files import Messages
 from kitchener.cli.terminal.output import print_json
 from kitchener.gateway.providers.bodies import event_data, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
+from kitchener.gateway.providers.chat_completions.token_counts import TokenCounts
 from kitchener.gateway.providers.endpoint_errors import redacted_line, told_by
 from kitchener.gateway.providers.library.http_client import BoundedBody
 from kitchener.gateway.providers.library.model_messages import response_from
@@ -143,7 +144,7 @@ def chat_answer(size: int) -> Callable[[str], object]:
 
     def read(text: str) -> object:
         fields: dict[str, Any] = dict.fromkeys(PromptRequest._fields) | {"messages": (), "output_schema": {}}
-        reader = AnswerReader(PromptRequest(**fields), "p", "m", _redaction())
+        reader = AnswerReader(PromptRequest(**fields), "p", "m", _redaction(), TokenCounts("p"))
         for start in range(0, len(text), size):
             piece = text[start : start + size]
             call = {"function": {"name": "t", "arguments": piece}}

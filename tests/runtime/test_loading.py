@@ -24,6 +24,7 @@ REFERENCES = {
     "ProviderConfig.api_key": (f'{_PROVIDER}api_key = "file:keys/one"', "router.providers.p.api_key"),
     "ProviderConfig.headers": (f'{_PROVIDER}headers = {{ api-key = "file:keys/one" }}', "router.providers.p.headers.api-key"),
     "ProviderConfig.query": (f'{_PROVIDER}query = {{ sig = "file:keys/one" }}', "router.providers.p.query.sig"),
+    "ProviderConfig.proxy": (f'{_PROVIDER}proxy = "file:keys/one"', "router.providers.p.proxy"),
     "EmbeddingsConfig.api_key": ('[embeddings]\napi_key = "file:keys/one"', "embeddings.api_key"),
     "McpServerConfig.token": (f'{_SERVER}url = "http://127.0.0.1:1/mcp"\ntoken = "file:keys/one"', "mcp.m.token"),
     "McpServerConfig.headers": (
@@ -100,9 +101,11 @@ class TestPaths:
             keyring = "../keys"
             [router.providers.p]
             kind = "openai_compatible"
-            base_url = "http://127.0.0.1:1/v1"
+            base_url = "https://127.0.0.1:1/v1"
             api_key = "file:secret"
             ca_file = "authorities.pem"
+            client_cert = "own.pem"
+            client_key = "~/own.key"
             [agents.ADMIN]
             prompt_dir = "prompts"
             ho2m_path = "elsewhere/ho2m.jsonl"
@@ -115,6 +118,8 @@ class TestPaths:
         assert config.ledger.keyring == str(tmp_path / "keys")
         assert config.router.providers["p"].api_key == f"file:{conf / 'secret'}"
         assert config.router.providers["p"].ca_file == str(conf / "authorities.pem")
+        assert config.router.providers["p"].client_cert == str(conf / "own.pem")
+        assert config.router.providers["p"].client_key == str(Path("~/own.key").expanduser())
         assert config.agents["ADMIN"].prompt_dir == str(conf / "prompts")
         assert config.agents["ADMIN"].ho2m_path == str(conf / "elsewhere/ho2m.jsonl")
 

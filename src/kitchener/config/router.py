@@ -17,13 +17,18 @@ from kitchener.config.request_fields import (
     TopP,
 )
 from kitchener.config.settings_parser import Name, Positive, Seconds, Settings, dotted_key, parse_settings, read_settings_file
-from kitchener.config.shown import described_name, described_names
+from kitchener.config.shown import address_problem, described_name, described_names, is_reference
 from kitchener.errors import ConfigError
 from kitchener.media.media_types import MediaPattern
 
 _MILLION: Final = 1_000_000
 _FIELDS: Final = ("temperature", "top_p", "seed", "stop", "reasoning_effort")
 """Settings of a provider that are sent under their own name."""
+PROXY_FORMS: Final = (
+    "expected `env`, `none`, the address of an HTTP proxy, such as `http://proxy.example:3128`, or, for one with a password, a"
+    " reference to it, `env:NAME` or `file:/path`"
+)
+"""The expectation in errors about `proxy`."""
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -46,6 +51,15 @@ class ProviderConfig(Settings):
     ca_file: str | None = None
     """PEM file of certificate authorities to trust beside the system's, for an endpoint with a private certificate. None: only
     the system's."""
+    client_cert: str | None = None
+    """PEM file with the certificate by which the endpoint knows this program (mutual TLS), and those between it and its
+    authority. None: none is shown."""
+    client_key: str | None = None
+    """PEM file with the private key of `client_cert`, not encrypted. None: it is in the file of the certificate."""
+    proxy: str = "env"
+    """The HTTP proxy for this provider. `env`: the one that the environment names, if any (`HTTPS_PROXY`, `HTTP_PROXY`,
+    `ALL_PROXY`, `NO_PROXY`). `none`: no proxy, whatever the environment names. Otherwise its address, or a reference to it,
+    `env:NAME` or `file:/path`, if it has a password."""
     media_types: tuple[MediaPattern, ...] | None = None
     """Types of images and files that the model takes, such as `image/*`, `application/pdf` or `text/*`. None: what is known of
     the provider: of OpenAI, Anthropic and Google all three, of other vendors and endpoints `text/*`, of `offline` none."""
@@ -115,6 +129,18 @@ class ProviderConfig(Settings):
         """The fields of the body that these settings add to every request."""
         set_here = {name: value for name in _FIELDS if (value := getattr(self, name)) not in (None, ())}
         return {name: list(each) if name == "stop" else each for name, each in set_here.items()} | self.extra_body
+
+    @model_validator(mode="after")
+    def _check_connection(self) -> Self:
+        if self.proxy not in ("env", "none") and not is_reference(self.proxy) and address_problem(self.proxy) is not None:
+            raise ValueError(f"proxy: {PROXY_FORMS}")
+        if self.client_key is not None and self.client_cert is None:
+            raise ValueError("client_key: set `client_cert`, too: the file of its certificate")
+        if self.client_cert is not None and (self.base_url or "").lower().startswith("http://"):
+            raise ValueError("client_cert: only an address that begins with https:// can ask for it")
+        if self.kind == "offline" and (self.client_cert is not None or self.proxy != "env"):
+            raise ValueError("client_cert, proxy: kind 'offline' calls no endpoint")
+        return self
 
     @model_validator(mode="after")
     def _check_sent(self) -> Self:

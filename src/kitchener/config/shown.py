@@ -184,6 +184,9 @@ def _shown_provider(provider: Mapping[str, Any]) -> dict[str, object]:
         shown["api_key"] = shown_reference(provider["api_key"])
     if provider["base_url"] is not None:
         shown["base_url"] = shown_address(provider["base_url"])
+    if "proxy" in provider and provider["proxy"] not in ("env", "none"):
+        proxy = provider["proxy"]
+        shown["proxy"] = shown_reference(proxy) if is_reference(proxy) else shown_address(proxy)
     for key in ("headers", "query"):
         if key in provider:
             shown[key] = _with_shown_names({name: _shown_sent(each) for name, each in provider[key].items()})

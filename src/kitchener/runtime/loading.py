@@ -56,10 +56,13 @@ _PATH_KEYS: Final[tuple[tuple[str, ...], ...]] = (
     ("agents", "*", "ho1m_path"),
     ("mcp", "*", "cwd"),
     ("router", "providers", "*", "ca_file"),
+    ("router", "providers", "*", "client_cert"),
+    ("router", "providers", "*", "client_key"),
 )
 _SHOWN_VARIABLE_CHARS: Final = 128
 _KEY_FILES: Final = (
     ("router", "providers", "*", "api_key"),
+    ("router", "providers", "*", "proxy"),
     ("router", "providers", "*", "headers", "*"),
     ("router", "providers", "*", "query", "*"),
     ("embeddings", "api_key"),

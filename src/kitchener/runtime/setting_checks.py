@@ -30,7 +30,7 @@ from kitchener.config.shown import (
 )
 from kitchener.errors import CallerError, ConfigError, PromptError
 from kitchener.errors.root import CONFIGURATION
-from kitchener.gateway.providers.authorities import read_authorities
+from kitchener.gateway.providers.authorities import read_authorities, read_client_certificate
 from kitchener.gateway.providers.factory import MAX_KEY_BYTES
 from kitchener.gateway.providers.library.vendors import check_vendors
 from kitchener.gateway.providers.offline import MODEL_ID
@@ -87,6 +87,7 @@ def check_config(
         if provider_id not in given:
             with named_source(source):
                 read_authorities(provider_id, provider)
+                read_client_certificate(provider_id, provider)
             for at, reference in _references(provider):
                 _check_key(reference, source, dotted_key(("router", "providers", provider_id, *at)), environ)
 
@@ -303,6 +304,8 @@ def _references(provider: ProviderConfig) -> Iterator[tuple[tuple[str, ...], str
     """A provider's references to secrets, each with its position in the provider's table."""
     if provider.api_key is not None:
         yield ("api_key",), provider.api_key
+    if is_reference(provider.proxy):
+        yield ("proxy",), provider.proxy
     for table, values in (("headers", provider.headers), ("query", provider.query)):
         yield from (((table, name), value) for name, value in values.items() if is_reference(value))
 

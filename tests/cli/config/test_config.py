@@ -645,6 +645,11 @@ def test_prompts_with_which_no_turn_could_begin_are_found(cli: Cli, tmp_path: Pa
     ("lines", "told"),
     [
         ('[router.providers.a]\nbase_url = "https://a.example/v1"\nca_file = "no.pem"', "router.providers.a.ca_file = "),
+        (
+            '[router.providers.a]\nbase_url = "https://a.example/v1"\nclient_cert = "no.pem"',
+            "router.providers.a.client_cert = ",
+        ),
+        ('[router.providers.a]\nbase_url = "https://a.example/v1"\nproxy = "env:NO_SUCH"', "router.providers.a.proxy = "),
         ('[router.providers.a]\nkind = "model"\nmodel = "anthropic:claude-opus-5"', "router.providers.a.api_key: set it to a"),
         ('[agents.ADMIN]\ntools = ["no_such:thing"]', "agents.ADMIN.tools: tool 'no_such:thing': module"),
         ('[agents.ADMIN]\ntools = ["read_file"]', "agents.ADMIN.tools = read_file: expected `module:attribute`"),

@@ -6,11 +6,13 @@ One suite for both kinds: the adapter of our own, and the vendors' library, here
 import logging
 import re
 import ssl
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -20,7 +22,7 @@ from anyio.abc import SocketAttribute, SocketStream
 from pydantic_ai.exceptions import ContentFilterError, ModelHTTPError, UserError
 
 from kitchener.config import ProviderConfig, RouterConfig
-from kitchener.errors import ProviderError
+from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.library.model_errors import translated
@@ -41,6 +43,7 @@ from tests.gateway.fake_server import (
     not_json,
     unanswered,
 )
+from tests.gateway.secured_server import locked_key, secured
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
@@ -189,10 +192,39 @@ async def test_finish_reasons_are_ours(answer: Answer, expected: str) -> None:
         assert (await gateway.complete(ask(), on_attempt=Told())).finish_reason == expected
 
 
+@pytest.mark.parametrize("chunk_bytes", [0, 1, 2])
+async def test_a_byte_order_mark_before_an_answer_is_passed_over(chunk_bytes: int) -> None:
+    whole, stream = (
+        replace(each, body=b"\xef\xbb\xbf" + each.body, chunk_bytes=chunk_bytes) for each in (completion("ok"), events(["ok"]))
+    )
+    async with served(whole, stream) as (_, gateway):
+        assert (await gateway.complete(ask(), on_attempt=Told())).text == "ok"
+        (*pieces, _), failed = await read_until_error(gateway, ask(), Told())
+    assert (failed, "".join(each.text for each in pieces if isinstance(each, TextPiece))) == (None, "ok")
+
+
 async def test_a_server_that_does_not_count_gets_its_tokens_estimated() -> None:
     async with served(completion("123456", usage={})) as (_, gateway):
         usage = (await gateway.complete(ask("hello"), on_attempt=Told())).usage
     assert usage == Usage(5, 2)
+
+
+async def test_a_tool_request_counts_where_a_server_does_not() -> None:
+    """Regression: its output was no tokens, so budgets took it for free."""
+    look = ToolSpec("look", "Looks", {"type": "object", "properties": {"city": {"type": "string"}}})
+    request = completion(None, tool_calls=[("c-1", "look", '{"city":"London"}')], finish_reason="tool_calls", usage={})
+    async with served(request) as (_, gateway):
+        response = await gateway.complete(ask("hello", tools=(look,)), on_attempt=Told())
+    assert response.tool_uses == (ToolUse("c-1", "look", {"city": "London"}),)
+    assert response.usage == Usage(5, 7)
+
+
+@pytest.mark.parametrize("named", ["prompt_tokens", "completion_tokens"])
+async def test_only_the_count_that_a_server_leaves_out_is_estimated(named: str) -> None:
+    counts = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 40, named: 40}
+    async with served(completion("123456", usage=counts)) as (_, gateway):
+        usage = (await gateway.complete(ask("hello"), on_attempt=Told())).usage
+    assert usage == (Usage(40, 2) if named == "prompt_tokens" else Usage(5, 40))
 
 
 # --- misbehaviour -------------------------------------------------------------------------------------------------------
@@ -421,6 +453,7 @@ async def test_a_provider_called_without_a_gateway_gives_up_by_itself() -> None:
             with pytest.raises(ProviderError) as caught, anyio.fail_after(20):
                 await providers["it"].complete(ask())
     assert (caught.value.reason, caught.value.provider_id) == ("timeout", "it")
+    assert caught.value.detail.startswith("the endpoint sent nothing for too long")
 
 
 @pytest.mark.parametrize(
@@ -607,6 +640,107 @@ async def test_cancelling_the_reader_of_a_stream_closes_its_connection() -> None
         await cancel_a_reader(gateway)
         with anyio.fail_after(10):
             await server.gone.wait()
+
+
+# --- the way there ------------------------------------------------------------------------------------------------------
+
+
+async def asked_through(proxy: str, url: str, **settings: Any) -> str | ProviderError:
+    """The text of a call with this setting of `proxy`, or its failure."""
+    config = RouterConfig(providers={"it": provider(url, proxy=proxy, **settings)})
+    async with build_providers(config) as providers:
+        try:
+            return (await providers["it"].complete(ask())).text
+        except ProviderError as error:
+            return error
+
+
+async def test_the_settings_choose_a_proxy_or_none_whatever_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy", "REQUEST_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+    async with fake_server() as server, fake_server() as named, fake_server() as chosen:
+        monkeypatch.setenv("http_proxy", named.url.removesuffix("/v1"))
+        monkeypatch.setenv("MY_PROXY", chosen.url.removesuffix("/v1").replace("//", "//me:pass%2Dword@"))
+        for proxy in ("env", "none", chosen.url.removesuffix("/v1"), "env:MY_PROXY"):
+            assert await asked_through(proxy, server.url) == "Hello!"
+    assert [len(each.hits) for each in (named, server, chosen)] == [1, 1, 2]
+    path = f"{server.url}/chat/completions"
+    assert [hit.path for hit in (*named.hits, *chosen.hits)] == [path] * 3
+    login = b64encode(b"me:pass-word").decode()
+    assert [hit.headers.get("proxy-authorization") for hit in chosen.hits] == [None, f"Basic {login}"]
+
+
+async def test_a_proxy_of_the_settings_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_PROXY", "http://me:secret-word@127.0.0.1:9")
+    failed = await asked_through("env:MY_PROXY", "http://model.example/v1")
+    assert isinstance(failed, ProviderError)
+    assert (failed.reason, failed.detail) == ("connection", "cannot connect to the proxy 127.0.0.1:9: connection refused")
+    assert "secret-word" not in f"{failed!r}{failed.__cause__!r}"
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    direct = await asked_through("none", "http://127.0.0.1:1/v1")
+    assert isinstance(direct, ProviderError)
+    assert direct.detail == "cannot connect to 127.0.0.1:1: connection refused"
+
+
+@pytest.mark.parametrize("address", ["socks5://me:secret-word@proxy.example", "me:secret-word@proxy.example", "http://"])
+async def test_a_reference_that_leads_to_no_proxy_is_a_wrong_setting(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_PROXY", address)
+    with pytest.raises(ConfigError, match="leads to no proxy: expected `env`") as caught:
+        await asked_through("env:MY_PROXY", "http://model.example/v1")
+    assert caught.value.key == "router.providers.it.proxy"
+    assert "secret-word" not in f"{caught.value!r}{caught.value}"
+
+
+async def test_a_password_of_a_proxy_needs_a_reference() -> None:
+    for wrong in ("http://me:secret-word@proxy.example", "socks5://proxy.example", "off", ""):
+        with pytest.raises(ConfigError, match="for one with a password, a reference") as caught:
+            provider("http://model.example/v1", proxy=wrong)
+        assert "secret-word" not in f"{caught.value!r}{caught.value}"
+
+
+async def test_a_proxy_that_wants_a_password_is_no_passing_failure() -> None:
+    for url in ("http://model.example/v1", "https://model.example/v1"):
+        async with fake_server(error(407, "who?")) as proxy:
+            failed = await asked_through(proxy.url.removesuffix("/v1"), url)
+        assert isinstance(failed, ProviderError)
+        assert failed.reason == "authentication"
+
+
+async def test_an_endpoint_that_asks_for_a_certificate_gets_that_of_the_settings(tmp_path: Path) -> None:
+    async with secured(tmp_path, wants_certificate=True) as (_, url, ca):
+        certificate, key = (tmp_path / "chain.pem").read_bytes().split(b"-----BEGIN PRIVATE KEY-----")
+        (tmp_path / "certificate.pem").write_bytes(certificate)
+        (tmp_path / "key.pem").write_bytes(b"-----BEGIN PRIVATE KEY-----" + key)
+        one = {"client_cert": str(tmp_path / "chain.pem")}
+        two = {"client_cert": str(tmp_path / "certificate.pem"), "client_key": str(tmp_path / "key.pem")}
+        for files in (one, two):
+            assert await asked_through("none", url, ca_file=str(ca), **files) == "Hello!"
+        refused = await asked_through("none", url, ca_file=str(ca))
+    assert isinstance(refused, ProviderError)
+    assert refused.reason == "connection"
+
+
+async def test_files_that_hold_no_certificate_or_key_are_wrong_settings(tmp_path: Path) -> None:
+    async with secured(tmp_path) as (_, url, ca):
+        (tmp_path / "locked.pem").write_bytes(locked_key())
+        for name, files in {
+            "client_cert": {"client_cert": str(tmp_path / "none.pem")},
+            "client_key": {"client_cert": str(tmp_path / "chain.pem"), "client_key": str(tmp_path / "none.pem")},
+        }.items():
+            with pytest.raises(ConfigError, match="cannot be read") as caught:
+                await asked_through("none", url, **files)
+            assert caught.value.key == f"router.providers.it.{name}"
+        for files in (
+            {"client_cert": str(ca)},
+            {"client_cert": str(tmp_path / "chain.pem"), "client_key": str(tmp_path / "locked.pem")},
+        ):
+            with pytest.raises(ConfigError, match="not encrypted") as caught:
+                await asked_through("none", url, **files)
+            assert caught.value.key == "router.providers.it.client_cert"
+    with pytest.raises(ConfigError, match="set `client_cert`, too"):
+        provider(url, client_key="key.pem")
+    with pytest.raises(ConfigError, match="begins with https"):
+        provider("http://127.0.0.1:1/v1", client_cert="chain.pem")
 
 
 # --- keys ---------------------------------------------------------------------------------------------------------------

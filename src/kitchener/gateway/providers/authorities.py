@@ -1,8 +1,8 @@
-"""The certificate authorities that a provider trusts: those of a file beside the system's, or none where it needs none."""
+"""The certificates of a provider's connections: the authorities that it trusts, and the certificate that it shows itself."""
 
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kitchener.config import ProviderConfig
 from kitchener.config.settings_parser import dotted_key
@@ -33,6 +33,45 @@ def read_authorities(provider_id: str, config: ProviderConfig) -> bytes | None:
         told = getattr(error, "strerror", None) or "is not a PEM file"
         raise ConfigError(CONFIGURATION, key, described(config.ca_file), f"cannot be read: {told}") from error
     return content
+
+
+class ClientCertificate(NamedTuple):
+    """The certificate that an endpoint is shown."""
+
+    certificate: str
+    """The path of its file."""
+    key: str
+    """The path of the file with its private key."""
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """Makes the connections of a context show it."""
+        context.load_cert_chain(self.certificate, self.key, password="")  # otherwise OpenSSL asks on the terminal
+
+
+def read_client_certificate(provider_id: str, config: ProviderConfig) -> ClientCertificate | None:
+    """Returns the certificate of `client_cert` with its key; None: there is none.
+
+    Raises:
+        ConfigError: a file cannot be read, holds no certificate or key, or they do not belong together
+    """
+    if config.client_cert is None:
+        return None
+    files = {"client_cert": config.client_cert, "client_key": config.client_key or config.client_cert}
+    for name, path in files.items():
+        key = dotted_key(("router", "providers", provider_id, name))
+        try:
+            read_regular(Path(path).expanduser(), MAX_CA_BYTES)
+        except (OSError, ValueError) as error:
+            told = f"cannot be read: {getattr(error, 'strerror', None) or 'is not a path'}"
+            raise ConfigError(CONFIGURATION, key, described(path), told) from error
+    found = ClientCertificate(*(str(Path(path).expanduser()) for path in files.values()))
+    try:
+        found.load(trust_nobody())
+    except (ssl.SSLError, OSError, ValueError) as error:
+        expected = "expected a PEM file with a certificate, and in it or in `client_key` its private key, not encrypted"
+        key = dotted_key(("router", "providers", provider_id, "client_cert"))
+        raise ConfigError(CONFIGURATION, key, described(config.client_cert), expected) from error
+    return found
 
 
 def trust_nobody() -> ssl.SSLContext:

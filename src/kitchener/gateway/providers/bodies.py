@@ -6,6 +6,7 @@ read every answer with it. Explained in `docs/gateway.md`.
 """
 
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -85,7 +86,7 @@ class BodyReader:
         self._received = self._inflated = 0
         self._whole = bytearray()
         self._events: _Events | None = None
-        self._has_begun = False
+        self._has_begun, self._begun = False, b""
 
     @property
     def has_events(self) -> bool:
@@ -152,7 +153,9 @@ class BodyReader:
 
     def _keep(self, piece: bytes) -> None:
         if not self._has_begun:
-            piece = piece.lstrip()
+            piece = (self._begun + piece).lstrip()
+            self._begun = piece if len(piece) < len(BOM_UTF8) and BOM_UTF8.startswith(piece) else b""
+            piece = b"" if self._begun else piece.removeprefix(BOM_UTF8).lstrip()
             if not piece:
                 return
             self._has_begun = True
@@ -288,10 +291,10 @@ def event_data(event: bytes) -> bytes:
 
 
 def parsed_json(text: bytes | bytearray) -> Any:
-    """Parses the body or an event of an answer, within the limits of `check_json`.
+    """Parses the body or an event of an answer, within the limits of `check_json` but that on counts.
 
     Raises:
-        UnusableAnswer: the text is not JSON, nests too deep, or has too many values or a negative count
+        UnusableAnswer: the text is not JSON, nests too deep, or has too many values
     """
     size = len(text)
     brackets = text.count(b"[") + text.count(b"{") if size > _SHORT else 0
@@ -306,8 +309,6 @@ def parsed_json(text: bytes | bytearray) -> Any:
         raise UnusableAnswer("malformed", f"the answer is {what}") from error
     if brackets > MAX_DEPTH or marks > MAX_VALUES:
         _check_shape(value)
-    if b'"usage' in text and isinstance(value, dict):
-        _check_usage(value)
     return value
 
 

@@ -1,6 +1,7 @@
 """Checks the parts of an answer and makes the response, for every kind of real provider. Nothing is sent from here."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import orjson
@@ -112,8 +113,18 @@ def object_in(text: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) and not is_deeper(value, MAX_DEPTH) else None
 
 
-def estimated_usage(request: PromptRequest, text: str) -> Usage:
-    """Estimates the counts of a server that does not count. Without them, budgets would take such a model for free."""
+def completed_usage(counted: Usage, request: PromptRequest, received: str) -> Usage:
+    """Estimates the counts that a server does not give. Without them, budgets would take such a model for free.
+
+    Args:
+        counted: what the server counted; 0: it did not
+        request: what was sent
+        received: the text of the answer, with its thoughts and its tool requests
+    """
     sent = sum(len(message.content.encode()) for message in request.messages)
     content = sum(each.stored.tokens for message in request.messages for each in message.parts)
-    return Usage(tokens_of_bytes(sent) + content, tokens_of_bytes(len(text.encode())))
+    return replace(
+        counted,
+        input_tokens=counted.input_tokens or tokens_of_bytes(sent) + content,
+        output_tokens=counted.output_tokens or tokens_of_bytes(len(received.encode("utf-8", "replace"))),
+    )

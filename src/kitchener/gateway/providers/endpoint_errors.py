@@ -22,12 +22,14 @@ LOST: Final = "the connection to the endpoint was lost"
 NO_CONNECTION_IN_TIME: Final = (
     "no connection to the endpoint in time: it, or a firewall in front of it, does not answer; check `base_url` and the network"
 )
+NOTHING_IN_TIME: Final = "the endpoint sent nothing for too long (`timeout_s`), or stopped in the middle of its answer"
 """What is said of a connection that was not made or ended too early, by every kind of real provider."""
 
 _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
     401: "authentication",
     402: "out_of_credit",
     403: "authentication",
+    407: "authentication",
     408: "timeout",
     409: "server_error",
     425: "server_error",
@@ -90,6 +92,11 @@ def told_of_protocol(problem: str) -> str:
 def told_of_proxy(status: object, phrase: str) -> str:
     """Returns the error text for a proxy that does not connect to the endpoint, with the status that it answered."""
     return f"the proxy refused a connection to the endpoint: HTTP {status}: {phrase}"
+
+
+def reason_of_proxy(status: object) -> ProviderReason:
+    """Returns the reason for the status by which a proxy refused a connection: as for an endpoint's, if it wants a password."""
+    return reason_of(407, None) if status in (407, "407") else "connection"
 
 
 def reason_of(status: int, body: object) -> ProviderReason:

@@ -56,20 +56,21 @@ async def build_providers(config: RouterConfig, *, given: Collection[str] = ()) 
 async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig) -> Provider:
     at = ("router", "providers", provider_id)
     secret = read_secret(config.api_key, dotted_key((*at, "api_key")))
+    proxy = read_secret(config.proxy, dotted_key((*at, "proxy"))) if is_reference(config.proxy) else None
     # Imported here because offline use needs no client, and the library is slow to import.
     if config.kind == "openai_compatible":
         from kitchener.gateway.providers.chat_completions.chat_endpoint import open_chat_endpoint
 
-        return await stack.enter_async_context(open_chat_endpoint(provider_id, config, _sent_values(config, secret, at)))
+        return await stack.enter_async_context(open_chat_endpoint(provider_id, config, _sent_values(config, secret, proxy, at)))
     try:
         from kitchener.gateway.providers.library.models import open_model_provider
 
-        return await stack.enter_async_context(open_model_provider(provider_id, config, secret))
+        return await stack.enter_async_context(open_model_provider(provider_id, config, secret, proxy))
     except ImportError as error:
         raise ConfigError(CONFIGURATION, dotted_key(at), "", f"{needs('models')} ({error})") from error
 
 
-def _sent_values(config: ProviderConfig, key: str | None, at: SettingPath) -> SentValues:
+def _sent_values(config: ProviderConfig, key: str | None, proxy: str | None, at: SettingPath) -> SentValues:
     """What an endpoint is sent with every request. Reads the references."""
     secrets: list[str] = []
 
@@ -85,7 +86,7 @@ def _sent_values(config: ProviderConfig, key: str | None, at: SettingPath) -> Se
 
     headers = {name: read(name, value, "headers") for name, value in config.headers.items()}
     query = {name: read(name, value, "query") for name, value in config.query.items()}
-    return SentValues(key, headers, query, tuple(secrets))
+    return SentValues(key, headers, query, proxy, tuple(secrets))
 
 
 def read_secret(reference: str | None, key: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Finds the proxy that the environment names for an address, as other programs read it."""
+"""Finds the proxy of a provider: that of its settings, or the one that the environment names, as other programs read it."""
 
 import os
 from ipaddress import ip_address, ip_network
@@ -6,10 +6,37 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies_environment
 
+from kitchener.config.router import PROXY_FORMS, ProviderConfig
+from kitchener.config.settings_parser import dotted_key
 from kitchener.errors import ConfigError
+from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.redaction import Redaction
 
 _PORTS: Final = {"http": 80, "https": 443}
+
+
+def chosen_proxy(provider_id: str, config: ProviderConfig, referred: str | None, redaction: Redaction) -> str | None:
+    """Returns the address of the proxy that the settings choose; None: the endpoint is called directly.
+
+    Args:
+        provider_id: the provider's id in the configuration, for errors
+        config: the provider's settings
+        referred: what `proxy` refers to; None: it is no reference
+        redaction: the proxy's password is added to it
+
+    Raises:
+        ConfigError: the setting leads to something that is not the address of an HTTP proxy; so does the environment
+    """
+    if config.proxy == "env":
+        return proxy_for(config.base_url or "", redaction)
+    if config.proxy == "none":
+        return None
+    address = config.proxy if referred is None else referred
+    redaction.note_login(address)
+    if not _is_http(address):
+        key = dotted_key(("router", "providers", provider_id, "proxy"))
+        raise ConfigError(CONFIGURATION, key, "", f"leads to no proxy: {PROXY_FORMS}")
+    return address
 
 
 def proxy_for(base_url: str, redaction: Redaction) -> str | None:

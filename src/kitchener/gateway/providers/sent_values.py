@@ -19,6 +19,8 @@ class SentValues:
     """Further headers."""
     query: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Parameters behind the address."""
+    proxy: str | None = field(default=None, repr=False)
+    """The address to which `proxy` refers; None: it is no reference."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """The secrets among these values."""
 

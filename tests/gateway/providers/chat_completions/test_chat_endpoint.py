@@ -1,31 +1,23 @@
 """Endpoints that speak OpenAI's format, in all the ways in which they differ, over our own HTTP client (docs/gateway.md)."""
 
-import ipaddress
-import ssl
 import subprocess
 import sys
 from base64 import b64encode
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import anyio
 import orjson
 import pytest
-from anyio.abc import SocketAttribute
-from anyio.streams.tls import TLSListener
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway.providers.chat_completions.chat_endpoint import REMEMBERED_VALUES, ChatEndpoint, RefusedFields
 from kitchener.records.prompt import TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
-from tests.gateway.fake_server import Answer, FakeServer, completion, error, events, fake_server
+from tests.gateway.fake_server import Answer, completion, error, events, fake_server
+from tests.gateway.secured_server import secured
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 TOOL = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
@@ -190,6 +182,14 @@ async def test_a_models_thoughts_are_no_part_of_its_text(thought: dict[str, Any]
     assert whole.text == response.text == "".join(pieces) == expected
 
 
+async def test_thoughts_that_the_prompt_began_are_no_part_of_a_whole_answer() -> None:
+    """As of models whose template ends the prompt with `<think>`."""
+    said = {"hm\n</think>\n\nyes": "yes", "a </think> in the middle": None, "a\n<think>\n</think>\nb": None}
+    async with endpoint(*(message(content=each) for each in said)) as (_, provider):
+        for content, expected in said.items():
+            assert (await provider.complete(ask())).text == (content if expected is None else expected)
+
+
 async def test_thoughts_alone_are_an_empty_answer_and_count_where_the_server_does_not() -> None:
     async with endpoint(message(content="<think>hm"), message(content="ok", reasoning="x" * 300)) as (_, provider):
         with pytest.raises(ProviderError) as caught:
@@ -290,6 +290,11 @@ async def test_cached_tokens_are_counted_as_each_server_names_them() -> None:
         ({"prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 8}}, Usage(20, 5, 3, 8)),
         ({"cache_read_input_tokens": 4, "cache_creation_input_tokens": 7}, Usage(20, 5, 4, 7)),
         ({"prompt_tokens_details": None}, Usage(20, 5, None)),
+        # counted apart from `prompt_tokens`, as Anthropic does
+        ({"cache_read_input_tokens": 500, "cache_creation_input_tokens": 20}, Usage(540, 5, 500, 20)),
+        ({"prompt_tokens_details": {"cached_tokens": 50}, "total_tokens": 25}, Usage(70, 5, 50)),
+        ({"prompt_tokens_details": {"cached_tokens": 50}, "total_tokens": 80}, Usage(70, 10, 50)),
+        ({"prompt_tokens_details": {"cached_tokens": -1}, "total_tokens": "25"}, Usage(20, 5)),
     ]
     whole = [completion("ok", usage={**counts, **told}) for told, _ in named]
     said = b'{"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}'
@@ -309,7 +314,6 @@ async def test_cached_tokens_are_counted_as_each_server_names_them() -> None:
         {"choices": [{"message": {"content": [7]}}]},
         {"choices": [{"message": {"tool_calls": {"a": 1}}}]},
         {"choices": [{"message": {"tool_calls": [{"function": 1}]}}]},
-        {"choices": [{"message": {"content": "a"}}], "usage": [1]},
         {"choices": [{"message": {"content": "a"}, "finish_reason": 3}]},
     ],
 )
@@ -363,6 +367,7 @@ async def test_a_proxy_gets_its_password_and_no_error_shows_it(monkeypatch: pyte
     assert [hit.path for hit in proxy.hits] == [expected[scheme]]
     assert proxy.hits[0].headers["proxy-authorization"] == f"Basic {b64encode(b'me:secret-word').decode()}"
     assert "secret-word" not in f"{caught.value!r}{caught.value.__cause__!r}"
+    assert caught.value.reason == "authentication", "which is not retried"
     if scheme == "https":  # otherwise the proxy's answer is the endpoint's
         assert caught.value.detail.startswith("the proxy refused a connection to the endpoint: HTTP 407: ")
 
@@ -385,24 +390,12 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypat
 
 
 async def test_a_private_certificate_is_trusted_only_with_its_ca_file(tmp_path: Path) -> None:
-    ca, chain = certificates(tmp_path)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(chain)
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
-        server = FakeServer(listener.extra(SocketAttribute.local_port))
-        secured = TLSListener(listener, context, standard_compatible=False)
-
-        async def serve() -> None:
-            await secured.serve(server.serve)  # type: ignore[arg-type] # it only sends and receives
-
-        tasks.start_soon(serve)
-        url = server.url.replace("http:", "https:")
+    async with secured(tmp_path) as (_, url, ca):
         async with opened(url) as provider:
             with pytest.raises(ProviderError, match=r"the certificate of .* is not trusted: ") as caught:
                 await provider.complete(ask())
         async with opened(url, ca_file=str(ca)) as provider:
             assert (await provider.complete(ask())).text == "Hello!"
-        tasks.cancel_scope.cancel()
     assert caught.value.reason == "connection"
 
 
@@ -415,26 +408,3 @@ async def test_a_ca_file_without_certificates_is_a_wrong_setting(tmp_path: Path,
         async with opened("https://127.0.0.1:1/v1", ca_file=str(path)):
             pass
     assert caught.value.key == "router.providers.it.ca_file"
-
-
-def certificates(root: Path) -> tuple[Path, Path]:
-    """A private authority's certificate, and a server's key with its certificate, with all that Python 3.13 asks of both."""
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Private CA")])
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-
-    def signed(subject: x509.Name, public_key: ec.EllipticCurvePublicKey, *extensions: x509.ExtensionType) -> bytes:
-        now = datetime.now(UTC)
-        builder = x509.CertificateBuilder(ca_name, subject, public_key, 7, now - timedelta(days=1), now + timedelta(days=1))
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
-        for each in (*extensions, issuer, x509.SubjectKeyIdentifier.from_public_key(public_key)):
-            builder = builder.add_extension(each, critical=isinstance(each, x509.BasicConstraints))
-        return builder.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    ca, chain = root / "ca.pem", root / "chain.pem"
-    signs = x509.KeyUsage(True, False, False, False, False, True, True, False, False)  # certificates and revocation lists
-    ca.write_bytes(signed(ca_name, ca_key.public_key(), x509.BasicConstraints(ca=True, path_length=None), signs))
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    chain.write_bytes(signed(name, key.public_key(), address) + key.private_bytes(*pem))
-    return ca, chain

@@ -12,17 +12,17 @@ import orjson
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.chat_completions.request_body import DETAILS, SIGNED, THOUGHTS
+from kitchener.gateway.providers.chat_completions.token_counts import TokenCounts
 from kitchener.gateway.providers.checked_answers import (
     MAX_PARTS,
     ReadAnswer,
     checked_response,
     checked_tool_use,
-    estimated_usage,
+    completed_usage,
     object_in,
 )
 from kitchener.gateway.providers.endpoint_errors import reason_of, redacted_line, status_in, told_by
 from kitchener.gateway.providers.redaction import Redaction
-from kitchener.plain_names import quoted
 from kitchener.records.entries import FinishReason
 from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolUse, Usage
 
@@ -50,10 +50,6 @@ _FINISH_REASONS: Final[dict[str, FinishReason]] = {
 a full context (`model_length`)."""
 _FAILURES: Final = ("error", "insufficient_system_resource", "abort", "network_error")
 """Finish reasons of answers that the server broke off: of OpenRouter and Mistral, DeepSeek, vLLM, and Zhipu."""
-_CACHE_READS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
-"""Counts of input tokens that a cache served, as servers name them."""
-_CACHE_WRITES: Final = ("cache_write_tokens", "cache_creation_input_tokens")
-"""Counts of input tokens that were written to a cache, as servers name them."""
 _OF_THOUGHTS: Final = frozenset((*THOUGHTS, DETAILS))
 """Fields of a message that hold thoughts."""
 _TEXT_OF_DETAIL: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
@@ -62,6 +58,8 @@ _ENVELOPE: Final = frozenset(("object", "type", "usage", "id", "model"))
 """Fields that an event has which is no error, although it has no choices and may have a message."""
 _BEGIN: Final = "<think>"
 _END: Final = "</think>"
+_END_OF_LINE: Final = "</think>\n"
+"""The end of thoughts in a text that does not begin them. Text that speaks of the tag goes on in the same line."""
 _MAX_HELD: Final = 200
 """White space before an answer that is held back at most, characters."""
 
@@ -84,6 +82,11 @@ class _Call:
             self.arguments = part.arguments
         elif isinstance(self.arguments, list) and part.arguments:
             self.arguments.append(part.arguments)
+
+    @property
+    def argument_text(self) -> str:
+        """Its arguments as a text, for an estimate of its tokens."""
+        return "".join(self.arguments) if isinstance(self.arguments, list) else orjson.dumps(self.arguments).decode()
 
     def is_followed_by(self, part: "_CallPart") -> bool:
         """Whether a part of a stream begins the next request, although it does not have another number.
@@ -133,10 +136,12 @@ class AnswerReader:
         provider_id: who was asked
         asked: the model that was asked for
         redaction: the keys
+        counts: reads the counts of tokens
     """
 
-    def __init__(self, request: PromptRequest, provider_id: str, asked: str, redaction: Redaction) -> None:
+    def __init__(self, request: PromptRequest, provider_id: str, asked: str, redaction: Redaction, counts: TokenCounts) -> None:
         self._request, self._provider_id, self._asked, self._redaction = request, provider_id, asked, redaction
+        self._counts = counts
         self._texts: list[str] = []
         self._refusals: list[str] = []
         self._calls: list[_Call] = []
@@ -167,7 +172,7 @@ class AnswerReader:
         if not self._model:
             self._model = _text(answer.get("model"))
         if usage := answer.get("usage"):
-            self._usage = _usage(_dict(usage, "usage"))
+            self._usage = self._counts.usage(usage)
         choices = answer.get("choices")
         if not choices:
             return ""
@@ -214,14 +219,16 @@ class AnswerReader:
         text = self._redaction.text("".join(self._texts))
         if self._refusals and not text and not self._calls:
             raise ProviderError(self._provider_id, "refused", redacted_line("".join(self._refusals), self._redaction))
-        usage = self._usage
-        if usage is None or not (usage.input_tokens or usage.output_tokens):
-            thoughts = chain(self._thoughts.texts, *self._sent_thoughts.values())
-            usage = estimated_usage(self._request, "".join((text, *thoughts)))
+        tool_uses = self._tool_uses()
+        counted = self._usage or Usage(0, 0)
+        if not counted.input_tokens or not counted.output_tokens:
+            calls = chain.from_iterable((call.name, call.argument_text) for call in self._calls)
+            received = chain((text,), self._thoughts.texts, *self._sent_thoughts.values(), calls)
+            counted = completed_usage(counted, self._request, "".join(received))
         read = ReadAnswer(
             text=text,
-            tool_uses=self._tool_uses(),
-            usage=usage,
+            tool_uses=tool_uses,
+            usage=counted,
             finish_reason=_FINISH_REASONS.get((self._finish or "stop").lower(), "other"),
             served_model=self._model,
         )
@@ -237,7 +244,7 @@ class AnswerReader:
         if finish in _FAILURES:
             raise self._reported(f"the model stopped with {finish!r}")
         if not answer.get("usage") and (usage := next((each["usage"] for each in holders if each.get("usage")), None)):
-            self._usage = _usage(_dict(usage, "usage"))  # of Moonshot and Groq
+            self._usage = self._counts.usage(usage)  # of Moonshot and Groq
 
     def _tool_uses(self) -> tuple[ToolUse, ...]:
         uses: dict[str, ToolUse] = {}
@@ -270,7 +277,8 @@ class AnswerReader:
         content = said.get("content")
         if not content:
             return ""
-        text = self._thoughts.without(content if isinstance(content, str) else _text_of_parts(content))
+        said_text = content if isinstance(content, str) else _text_of_parts(content)
+        text = self._thoughts.without(said_text) if streams else self._thoughts.without_unopened(said_text)
         if text:
             self._texts.append(text)
         return text
@@ -351,6 +359,18 @@ class _Thoughts:
             self.state = "text" if text else "gap"
         return text
 
+    def without_unopened(self, text: str) -> str:
+        """Returns a whole text without thoughts, also without those whose `<think>` was in the prompt, as of DeepSeek R1.
+
+        A stream has shown the thoughts before it could know.
+        """
+        thought, mark, rest = text.partition(_END_OF_LINE)
+        if not mark or _BEGIN in thought:
+            return self.without(text)
+        self.texts.append(thought)
+        self.state = "text"
+        return rest.lstrip()
+
     def rest(self) -> str:
         """Returns the text that was held back and is not a thought."""
         if self.state != "start":
@@ -385,33 +405,3 @@ def _text_of_parts(parts: object) -> str:
         raise UnusableAnswer("malformed", "the content of the answer is neither text nor parts")
     found = [_dict(each, "a part") for each in parts]
     return "".join(_text(each.get("text")) for each in found if each.get("type") == "text")
-
-
-def _usage(usage: dict[str, object]) -> Usage:
-    details = usage.get("prompt_tokens_details")
-    counts = (details, usage) if isinstance(details, dict) else (usage,)
-    sent = _count("input_tokens", usage.get("prompt_tokens"))
-    received = _count("output_tokens", usage.get("completion_tokens"))
-    total = usage.get("total_tokens")
-    if type(total) is int and usage.get("prompt_tokens") is not None:
-        received = max(received, total - sent)  # xAI and Google leave the thoughts out of `completion_tokens`
-    return Usage(
-        sent,
-        received,
-        _count_if_told("cached_tokens", counts, _CACHE_READS),
-        _count_if_told("cache_write_tokens", counts, _CACHE_WRITES),
-    )
-
-
-def _count_if_told(name: str, counts: tuple[dict[str, object], ...], words: tuple[str, ...]) -> int | None:
-    """Returns the first count that is there; None: the server did not say."""
-    told = next((each[word] for each in counts for word in words if each.get(word) is not None), None)
-    return None if told is None else _count(name, told)
-
-
-def _count(name: str, value: object) -> int:
-    if value is None:
-        return 0
-    if type(value) is int:
-        return value
-    raise UnusableAnswer("malformed", f"usage.{name} = {quoted(value)}: expected a whole number")

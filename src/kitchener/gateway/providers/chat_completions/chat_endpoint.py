@@ -22,6 +22,7 @@ from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS, connection_failure
 from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
+from kitchener.gateway.providers.chat_completions.token_counts import TokenCounts
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
     PostedAnswer,
@@ -118,6 +119,7 @@ class ChatEndpoint:
         fields: Mapping[str, object],
     ) -> None:
         self._provider_id, self._transport, self._model_id, self._redaction = provider_id, transport, model_id, redaction
+        self._counts = TokenCounts(provider_id)
         left_out: dict[OptionalField, bool] = {
             "max_tokens": is_openai,
             "prompt_cache_key": not keys_cache,
@@ -185,7 +187,7 @@ class ChatEndpoint:
         asked = request.model_id or self._model_id
         if asked is None:
             raise ProviderError(self._provider_id, "bad_request", "neither the request nor the configuration names a model")
-        return AnswerReader(request, self._provider_id, asked, self._redaction)
+        return AnswerReader(request, self._provider_id, asked, self._redaction, self._counts)
 
     async def _post(self, request: PromptRequest, *, streams: bool) -> PostedAnswer:
         """Sends a request. Sends it again for each optional field that the endpoint refuses."""

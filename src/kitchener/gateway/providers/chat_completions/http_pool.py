@@ -22,12 +22,14 @@ from yarl import URL
 
 from kitchener.connection_problems import problem_of_socket, told_of_connect
 from kitchener.errors import ProviderError, ProviderReason
-from kitchener.gateway.providers.authorities import trust_nobody
+from kitchener.gateway.providers.authorities import ClientCertificate, trust_nobody
 from kitchener.gateway.providers.endpoint_errors import (
     CUT_OFF,
     LOST,
     NO_CONNECTION_IN_TIME,
     NOT_ANSWERED,
+    NOTHING_IN_TIME,
+    reason_of_proxy,
     redacted_line,
     told_of_protocol,
     told_of_proxy,
@@ -60,6 +62,8 @@ class PoolTarget:
     authorities: bytes | None
     """Certificates in PEM that are trusted beside the system's."""
     connect_timeout_s: float
+    client_certificate: ClientCertificate | None = None
+    """The certificate that the endpoint is shown; None: none."""
 
 
 class HttpAnswer(Protocol):
@@ -222,6 +226,8 @@ async def open_own_connections(target: PoolTarget) -> AsyncIterator[OwnConnectio
     context = trust_nobody() if is_plain else ssl.create_default_context()
     if target.authorities is not None:
         context.load_verify_locations(cadata=target.authorities.decode("ascii"))
+    if target.client_certificate is not None:
+        target.client_certificate.load(context)
     # The gateway's lanes limit the calls.
     async with aiohttp.TCPConnector(limit=0, ssl=context, keepalive_timeout=IDLE_S) as connector:
         yield OwnConnections(connector, target)
@@ -261,6 +267,13 @@ def _head_of(request: aiohttp.ClientRequest) -> bytes:
     return "\r\n".join(lines).encode("ascii")
 
 
+def failure_reason(error: Exception) -> ProviderReason:
+    """Returns the reason for a request that got no answer, or lost the rest of one."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return reason_of_proxy(error.status)
+    return "timeout" if isinstance(error, TimeoutError) else "connection"
+
+
 def failure_text(error: Exception) -> str:
     """What happened to a request that got no answer, or lost the rest of one, in one sentence without a full stop.
 
@@ -274,6 +287,8 @@ def failure_text(error: Exception) -> str:
             return told_of_connect(error.host, error.port, error.os_error, is_proxy=is_proxy)
         case aiohttp.ConnectionTimeoutError():
             return NO_CONNECTION_IN_TIME
+        case aiohttp.ServerTimeoutError():
+            return NOTHING_IN_TIME
         case aiohttp.ServerDisconnectedError():
             return NOT_ANSWERED
         case aiohttp.ClientPayloadError() if _IS_CUT in str(error):
@@ -298,6 +313,5 @@ def connection_failure(provider_id: str, error: Exception, url: str, redaction: 
         url: where the request went. The text does not repeat it
         redaction: removes keys from the text
     """
-    reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
     detail = failure_text(error).replace(url, "the endpoint")
-    return ProviderError(provider_id, reason, redacted_line(detail, redaction))
+    return ProviderError(provider_id, failure_reason(error), redacted_line(detail, redaction))

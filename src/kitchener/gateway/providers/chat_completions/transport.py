@@ -22,12 +22,12 @@ from kitchener.config import ProviderConfig
 from kitchener.config.settings_parser import dotted_key
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
-from kitchener.gateway.providers.authorities import read_authorities
+from kitchener.gateway.providers.authorities import read_authorities, read_client_certificate
 from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
 from kitchener.gateway.providers.chat_completions.http_pool import Connections, HttpAnswer, PoolTarget
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
 from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
-from kitchener.gateway.providers.proxies import proxy_for
+from kitchener.gateway.providers.proxies import chosen_proxy
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.providers.trace_headers import TRACE_HEADERS
@@ -167,8 +167,9 @@ async def open_transport(
     target = PoolTarget(
         url=url,
         headers=_headers(provider_id, sent),
-        proxy=proxy_for(base, redaction),
+        proxy=chosen_proxy(provider_id, config, sent.proxy, redaction),
         authorities=read_authorities(provider_id, config),
+        client_certificate=read_client_certificate(provider_id, config),
         connect_timeout_s=min(CONNECT_TIMEOUT_S, config.timeout_s),
     )
     async with open_connections(target) as connections:

@@ -6,14 +6,14 @@ remembers the keys that were sent, and `models.py` gives the client to a library
 
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio.lowlevel
 import httpx
 import httpx2
 
 from kitchener.config import ProviderConfig
-from kitchener.gateway.providers.authorities import trust_nobody
+from kitchener.gateway.providers.authorities import ClientCertificate, trust_nobody
 from kitchener.gateway.providers.bodies import PIECES_AT_ONCE, BodyReader, UnusableAnswer
 from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.redaction import Redaction
@@ -21,22 +21,37 @@ from kitchener.gateway.providers.redaction import Redaction
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 
 
-def open_http_client(config: ProviderConfig, redaction: Redaction, authorities: bytes | None = None) -> httpx2.AsyncClient:
+class HttpConnection(NamedTuple):
+    """How a client reaches its endpoint."""
+
+    authorities: bytes | None = None
+    """PEM certificates of authorities to trust beside the library's own; None: only its own."""
+    certificate: ClientCertificate | None = None
+    """The certificate that the endpoint is shown; None: none."""
+    proxy: str | None = None
+    """The address of the proxy that the settings name; None: the environment's, if `config.proxy` is `env`."""
+
+
+DIRECT: Final = HttpConnection()
+"""The library's own authorities, no certificate, and the proxy of the environment."""
+
+
+def open_http_client(config: ProviderConfig, redaction: Redaction, connection: HttpConnection = DIRECT) -> httpx2.AsyncClient:
     """Returns a client, to be opened with `async with`.
 
     Args:
         config: the provider's settings; with a `base_url`, a request to any other host fails before it is sent
         redaction: remembers each key that is sent
-        authorities: PEM certificates of authorities to trust beside the library's own; None: only its own
+        connection: how it reaches the endpoint
     """
-    return httpx2.AsyncClient(**_options(config, redaction, httpx2, authorities))
+    return httpx2.AsyncClient(**_options(config, redaction, httpx2, connection))
 
 
 def open_former_http_client(
-    config: ProviderConfig, redaction: Redaction, authorities: bytes | None = None
+    config: ProviderConfig, redaction: Redaction, connection: HttpConnection = DIRECT
 ) -> httpx.AsyncClient:
     """Like `open_http_client`, with `httpx` in place of `httpx2`, for vendors whose library takes no other client."""
-    return httpx.AsyncClient(**_options(config, redaction, httpx, authorities))
+    return httpx.AsyncClient(**_options(config, redaction, httpx, connection))
 
 
 class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
@@ -96,7 +111,7 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         await self._body.aclose()
 
 
-def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, authorities: bytes | None) -> dict[str, Any]:
+def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, connection: HttpConnection) -> dict[str, Any]:
     """Returns the arguments of a client; both libraries take the same."""
     connect_timeout_s = min(CONNECT_TIMEOUT_S, config.timeout_s)
     only = _origin(library.URL(config.base_url)) if config.base_url is not None else None
@@ -120,10 +135,14 @@ def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, 
 
     # One context, because a client would make its own for each proxy of the environment.
     trusted = trust_nobody() if only is not None and only[0] == "http" else library.create_ssl_context()
-    if authorities is not None:
-        trusted.load_verify_locations(cadata=authorities.decode("ascii"))
+    if connection.authorities is not None:
+        trusted.load_verify_locations(cadata=connection.authorities.decode("ascii"))
+    if connection.certificate is not None:
+        connection.certificate.load(trusted)
     return {
         "verify": trusted,
+        "proxy": connection.proxy,
+        "trust_env": config.proxy == "env",
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # an endpoint could fill a cookie jar without limit
         "event_hooks": {"request": [prepare], "response": [bound]},
         "timeout": library.Timeout(config.timeout_s, connect=connect_timeout_s),

@@ -19,7 +19,9 @@ from kitchener.gateway.providers.endpoint_errors import (
     LOST,
     NO_CONNECTION_IN_TIME,
     NOT_ANSWERED,
+    NOTHING_IN_TIME,
     reason_of,
+    reason_of_proxy,
     redacted_line,
     told_by,
     told_of_protocol,
@@ -51,8 +53,15 @@ VENDOR_ERRORS = (
 """What the vendor libraries raise, and what `translated` takes."""
 
 
-def translated(error: Exception, provider_id: str, redaction: Redaction) -> ProviderError:
-    """The error as our own. Its text is the vendor's, redacted_line, with the keys taken out."""
+def translated(error: Exception, provider_id: str, redaction: Redaction, proxy: str | None = "env") -> ProviderError:
+    """The error as our own. Its text is the vendor's, in one line, with the keys taken out.
+
+    Args:
+        error: what the library raised
+        provider_id: the provider's id in the configuration
+        redaction: the keys
+        proxy: the address of the proxy; `env`: the one that the environment names, None: there is none
+    """
     for each in with_causes(error):
         if isinstance(each, UnusableAnswer):
             return ProviderError(provider_id, each.reason, redaction.text(each.detail))
@@ -62,7 +71,7 @@ def translated(error: Exception, provider_id: str, redaction: Redaction) -> Prov
     return ProviderError(
         provider_id,
         _reason(error, status),
-        redacted_line(_told(error, status), redaction),
+        redacted_line(_told(error, status, proxy), redaction),
         status=status,
         retry_after_s=retry_after_s if isinstance(retry_after_s, float | int) and 0 <= retry_after_s < inf else None,
     )
@@ -74,6 +83,8 @@ def _reason(error: Exception, status: int | None) -> ProviderReason:
     causes = tuple(with_causes(error))
     if any(isinstance(each, httpx2.TimeoutException | httpx.TimeoutException | TimeoutError) for each in causes):
         return "timeout"
+    if proxy := next((each for each in causes if isinstance(each, httpx2.ProxyError | httpx.ProxyError)), None):
+        return reason_of_proxy(str(proxy)[:3])
     if any(isinstance(each, httpx2.TransportError | httpx.TransportError | OSError) for each in causes):
         return "connection"
     if isinstance(error, ContentFilterError):
@@ -83,18 +94,18 @@ def _reason(error: Exception, status: int | None) -> ProviderReason:
     return "empty" if isinstance(error, IndexError) else "malformed"
 
 
-def _told(error: Exception, status: int | None) -> str:
+def _told(error: Exception, status: int | None, proxy: str | None) -> str:
     if status is not None:
         return told_by(status, getattr(error, "body", None))
     if isinstance(error, IndexError):
         return "the answer holds no choices"
     for each in with_causes(error):
         if isinstance(each, httpx2.TransportError | httpx.TransportError):
-            return _told_of_transport(each)
+            return _told_of_transport(each, proxy)
     return str(error) or type(error).__name__
 
 
-def _told_of_transport(error: httpx2.TransportError | httpx.TransportError) -> str:
+def _told_of_transport(error: httpx2.TransportError | httpx.TransportError, proxy: str | None) -> str:
     match error:
         case httpx2.ReadError() | httpx.ReadError() | httpx2.WriteError() | httpx.WriteError():
             return LOST
@@ -106,15 +117,18 @@ def _told_of_transport(error: httpx2.TransportError | httpx.TransportError) -> s
             return told_of_protocol(str(error).partition(": bytearray(")[0])
         case httpx2.ConnectTimeout() | httpx.ConnectTimeout():
             return NO_CONNECTION_IN_TIME
+        case httpx2.ReadTimeout() | httpx.ReadTimeout():
+            return NOTHING_IN_TIME
         case httpx2.ProxyError() | httpx.ProxyError() if str(error)[:3].isdecimal():
             return told_of_proxy(*str(error).split(" ", 1))
         case httpx2.ConnectError() | httpx.ConnectError() if (problem := problem_of_system(error)) is not None:
-            return _told_of_endpoint(str(error.request.url), problem)
+            return _told_of_endpoint(str(error.request.url), problem, proxy)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _told_of_endpoint(url: str, problem: OSError) -> str:
+def _told_of_endpoint(url: str, problem: OSError, proxy: str | None) -> str:
     with suppress(ConfigError):  # a proxy that our own adapter cannot use
-        if (proxy := proxy_for(url, Redaction())) is not None:
-            return told_of_connect_to(proxy, problem, is_proxy=True)
+        used = proxy_for(url, Redaction()) if proxy == "env" else proxy
+        if used is not None:
+            return told_of_connect_to(used, problem, is_proxy=True)
     return told_of_connect_to(url, problem)

@@ -15,6 +15,7 @@ from pydantic_ai.messages import (
     SystemPromptPart,
     TextPart,
     TextPartDelta,
+    ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
     UserContent,
@@ -30,7 +31,7 @@ from kitchener.gateway.providers.checked_answers import (
     ReadAnswer,
     checked_response,
     checked_tool_use,
-    estimated_usage,
+    completed_usage,
 )
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.entries import FinishReason
@@ -164,7 +165,11 @@ def _tool_use(part: ToolCallPart, redaction: Redaction) -> ToolUse:
 
 def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
     counted = answer.usage
-    if not counted.input_tokens and not counted.output_tokens:
-        return estimated_usage(request, text)
     read, written = counted.cache_read_tokens or None, counted.cache_write_tokens or None
-    return Usage(counted.input_tokens, counted.output_tokens, read, written)
+    usage = Usage(counted.input_tokens, counted.output_tokens, read, written)
+    if usage.input_tokens and usage.output_tokens:
+        return usage
+    calls = [part for part in answer.parts if isinstance(part, ToolCallPart)]
+    thoughts = [part.content for part in answer.parts if isinstance(part, ThinkingPart)]
+    received = "".join((text, *thoughts, *(f"{part.tool_name}{part.args_as_json_str()}" for part in calls)))
+    return completed_usage(usage, request, received)

@@ -25,10 +25,10 @@ from kitchener.config.settings_parser import dotted_key
 from kitchener.config.shown import described
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION
-from kitchener.gateway.providers.authorities import read_authorities
+from kitchener.gateway.providers.authorities import read_authorities, read_client_certificate
 from kitchener.gateway.providers.chat_completions.chat_endpoint import is_of_openai
 from kitchener.gateway.providers.endpoint_errors import hide
-from kitchener.gateway.providers.library.http_client import open_former_http_client, open_http_client
+from kitchener.gateway.providers.library.http_client import HttpConnection, open_former_http_client, open_http_client
 from kitchener.gateway.providers.library.model_errors import VENDOR_ERRORS, translated
 from kitchener.gateway.providers.library.model_messages import (
     check_stream_part,
@@ -46,6 +46,7 @@ from kitchener.gateway.providers.library.vendors import (
     unbounded_vendor,
     unknown_vendor,
 )
+from kitchener.gateway.providers.proxies import chosen_proxy
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.routing import URL_NOT_TAKEN
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
@@ -73,6 +74,7 @@ class ModelProvider:
         redaction: removes the API keys from answers and error texts
         media_types: the types of images and files that its models take
         caching: how requests tell the provider's cache what to keep; None: they do not
+        proxy: the proxy's address, for errors; `env`: the one that the environment names, None: there is none
     """
 
     def __init__(
@@ -85,10 +87,12 @@ class ModelProvider:
         redaction: Redaction,
         media_types: tuple[str, ...] = ("text/*",),
         caching: Caching | None = None,
+        proxy: str | None = "env",
     ) -> None:
         self._provider_id, self._build, self._model_id = provider_id, build, model_id
         self._settings, self._redaction, self._caching = settings, redaction, caching
         self._models: OrderedDict[str, Model] = OrderedDict()
+        self._proxy = proxy
         self.traits = ProviderTraits(model_id=model_id, media_types=media_types)
         if model_id is not None:
             self._model(model_id)  # imports the vendor's package now instead of in the first turn
@@ -114,7 +118,7 @@ class ModelProvider:
             )
             return response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
-            failure = translated(error, self._provider_id, self._redaction)
+            failure = translated(error, self._provider_id, self._redaction, self._proxy)
             raise failure from hide(error, self._redaction)
 
     async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
@@ -142,7 +146,7 @@ class ModelProvider:
                 yield TextPiece(1, text)
             yield response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
-            failure = translated(error, self._provider_id, self._redaction)
+            failure = translated(error, self._provider_id, self._redaction, self._proxy)
             raise failure from hide(error, self._redaction)
 
     def _model(self, name: str | None) -> Model:
@@ -186,13 +190,16 @@ def takes_temperature(model: Model) -> bool:
 
 
 @asynccontextmanager
-async def open_model_provider(provider_id: str, config: ProviderConfig, secret: str | None) -> AsyncIterator[ModelProvider]:
+async def open_model_provider(
+    provider_id: str, config: ProviderConfig, secret: str | None, proxy: str | None = None
+) -> AsyncIterator[ModelProvider]:
     """Opens a provider with an HTTP client of its own for the block, and yields it.
 
     Args:
         provider_id: the provider's id in the configuration
         config: the provider's settings, of kind `model`
         secret: the API key; None: that of the vendor's environment variable
+        proxy: the address to which `proxy` refers; None: it is no reference
 
     Raises:
         ConfigError: the vendor is unknown, the key is missing, or the vendor's library works neither on this event loop nor
@@ -200,10 +207,12 @@ async def open_model_provider(provider_id: str, config: ProviderConfig, secret: 
         ImportError: the vendor's package is not installed
     """
     async with AsyncExitStack() as stack:
-        yield await _open_vendor(stack, provider_id, config, secret)
+        yield await _open_vendor(stack, provider_id, config, secret, proxy)
 
 
-async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None) -> ModelProvider:
+async def _open_vendor(
+    stack: AsyncExitStack, provider_id: str, config: ProviderConfig, secret: str | None, referred: str | None
+) -> ModelProvider:
     at = ("router", "providers", provider_id)
     vendor_name, _, model_name = (config.model or "").partition(":")
     if vendor_name in OWN_CLIENT_VENDORS:
@@ -218,8 +227,10 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
     if "http_client" not in signature(vendor_class.__init__).parameters:
         raise unbounded_vendor(vendor_name, config.model, at)
     redaction = Redaction(secret)
+    proxy = None if config.proxy == "env" else chosen_proxy(provider_id, config, referred, redaction)
+    connection = HttpConnection(read_authorities(provider_id, config), read_client_certificate(provider_id, config), proxy)
     client = (open_former_http_client if vendor_name in FORMER_HTTPX_VENDORS else open_http_client)(
-        config, redaction, read_authorities(provider_id, config)
+        config, redaction, connection
     )
     vendor = _vendor(vendor_class, config, at, {"api_key": secret, "base_url": config.base_url, "http_client": client})
     await stack.enter_async_context(client)
@@ -238,6 +249,7 @@ async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: Provider
             settings=settings,
             redaction=redaction,
             media_types=takes,
+            proxy="env" if config.proxy == "env" else proxy,
             caching=_caching(vendor_name, config),
         )
     except (UserError, ValueError, TypeError) as error:
