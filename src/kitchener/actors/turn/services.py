@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-import anyio
-
 from kitchener.actors.admission.content import ContentIntake
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.authority.authority import ContextAuthority
@@ -22,7 +20,7 @@ from kitchener.actors.work.budget import TokenBudgeter
 from kitchener.actors.work.plan import ChainPlan, constraints_for, constraints_mapping, plan_acceptance, vocabulary_of
 from kitchener.actors.work.quality import QualityGate
 from kitchener.canonical import exact_list
-from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
+from kitchener.clock import Clock, TimestampText, loop_clock
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ConstraintsMapping, WorkOrderType
@@ -210,8 +208,6 @@ class TurnServices:
     timestamps: TimestampText = field(default_factory=TimestampText)
     loop_time: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
-    scope: type[anyio.CancelScope] = field(default_factory=scope_class)
-    """The class of the cancel scope that enforces a turn's deadline."""
 
     def now(self) -> str:
         """The time of day, formatted as in a ledger."""
