@@ -21,7 +21,7 @@ from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
 from kitchener.serve.chat_completions.approval_answers import given_answer
 from kitchener.serve.chat_completions.asked_content import checked_content
-from kitchener.serve.chat_completions.chat_chunks import Heading, chunks, told_of, whole_as_chunks
+from kitchener.serve.chat_completions.chat_chunks import Heading, chunks, turn_fields, whole_as_chunks
 from kitchener.serve.chat_completions.chat_request import STILL_WAITING, UTILITY, ChatBody, ChatRequest, read_body, read_request
 from kitchener.serve.chat_completions.client_functions import read_functions
 from kitchener.serve.chat_completions.client_history import spoken_answer
@@ -207,7 +207,7 @@ class CompletionEndpoints:
         return EventStream(pieces, self._config, lambda: None)
 
     def _whole(self, heading: Heading, result: TurnResult) -> Response:
-        told, used = told_of(result), TokenUsage.of_turn(result)
+        told, used = turn_fields(result), TokenUsage.of_turn(result)
         sent = heading.whole(result.response, used, told, result.client_calls, truncated=result.truncated)
         return json_response(sent, headers={SESSION_HEADER: result.session_id})
 
