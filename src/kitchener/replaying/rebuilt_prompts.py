@@ -276,9 +276,7 @@ class _Rebuild:
             return gateway.asked, str(error)
         return gateway.asked, None
 
-    def _rebuilt(
-        self, nothing: TurnPrompts, replays: Replays, asked: Sequence[PromptRequest], stopped: str | None
-    ) -> TurnPrompts:
+    def _done(self, nothing: TurnPrompts, replays: Replays, asked: Sequence[PromptRequest], stopped: str | None) -> TurnPrompts:
         answered = {(each.entity_id, each.payload["call"]): each for each in nothing.missing}
         hashed = replays.supervisors.hashed_by(replays.ledgers_for(self._tape))
         calls: list[RecordedPrompt] = []

@@ -102,7 +102,7 @@ def cut_text(text: str, max_bytes: int) -> str:
 def failure(error: BaseException) -> ToolOutcome:
     """Converts an exception of a tool to an error with its type and message, without a traceback, or to its question.
 
-    A traceback would tell the model about this machine. A group, as a task group raises it, is told by the errors in it.
+    A traceback would tell the model about this machine. The text for an exception group names the errors in the group.
     """
     error = sole_error(error)
     if isinstance(error, ConfirmationRequired):

@@ -167,12 +167,12 @@ class TurnConstants:
         return self._blanks[wo_type]
 
     def hold_client_tools(self, turn_id: str, tools: ClientToolset) -> None:
-        """Gives a turn the caller's tools, besides those of the agent class. The runner takes them back."""
+        """Gives a turn the caller's tools in addition to the class's. The runner takes them back."""
         own = tools.runnable(is_trusted=self._trusts_clients, policy_version=self.policy_version)
         self.tools.hold(turn_id, self.tools.with_client_tools(own))
 
     def with_criteria_of(self, called: Iterable[str], acceptance: tuple[str, ...]) -> tuple[str, ...]:
-        """The acceptance criteria of a reply, with those of the tools that the model called for it."""
+        """The acceptance criteria of a reply, including the criteria of the tools that the model called for it."""
         if self.tool_acceptance and self.policy_version > 2:
             for tool_id in called:
                 acceptance = plan_acceptance(acceptance, self.tool_acceptance.get(tool_id, ()))

@@ -39,7 +39,7 @@ def head_lines(view: TurnView) -> Iterator[str]:
 
 
 def doubts(view: TurnView) -> Iterator[str]:
-    """Ways in which the explanation may differ from the turn: texts that cannot be read any more, and sizes."""
+    """Ways in which the explanation may differ from the turn: texts that can no longer be read, and sizes."""
     if view.past.unreadable:
         yield f"shown as erased below: {view.past.unreadable}"
     if not view.is_exact:

@@ -1,4 +1,4 @@
-"""The certificate authorities that a provider trusts: those of a file beside the system's, or none where it needs none."""
+"""Loads the certificate authorities that a provider trusts: the system's and those in a file."""
 
 import ssl
 from pathlib import Path

@@ -97,7 +97,7 @@ class ToolCalls:
     budget: CallBudget
     """Decides whether the model may call further tools."""
     pages: ResultPages
-    """The results of which the model was shown only the beginning."""
+    """The results that were cut: the model was shown only their beginning."""
     count: int
     """Number of tool calls so far, including refused ones."""
 
