@@ -401,6 +401,17 @@ def test_no_docstring_only_repeats_the_name() -> None:
     assert found == []
 
 
+def test_no_docstring_is_a_single_word() -> None:
+    """ "The sums.", "None." or "The reply." leaves a reader with the question of what it means. A term in code is enough."""
+    found = [
+        f"{relative(path)}: {name}: {text}"
+        for path in SOURCES
+        for _, name, text in parsed(path).described
+        if text and "`" not in text and len(words(text) - words(WITHOUT_MEANING)) < 2
+    ]
+    assert found == []
+
+
 def test_the_layers_are_drawn_as_they_are_enforced() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     (layers,) = (each["layers"] for each in contracts if each["type"] == "layers")

@@ -3,12 +3,11 @@
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.clock import SystemClock, TimestampText, elapsed_us, scope_class, to_us
+from kitchener.clock import SystemClock, TimestampText, elapsed_us, to_us
 from kitchener.times import datetime_of, iso_of
 
 moments = st.integers(-60_000_000_000_000_000, 250_000_000_000_000_000)
@@ -51,16 +50,3 @@ def test_the_system_clock_tells_the_time_of_day_in_microseconds() -> None:
 def test_elapsed_time_never_runs_backwards() -> None:
     readings = [elapsed_us() for _ in range(1_000)]
     assert readings == sorted(readings)
-
-
-async def test_the_backends_scope_is_a_cancel_scope_with_a_deadline() -> None:
-    """What a turn runs inside is made without asking each time which backend runs; it cuts off as any scope does."""
-    scope = scope_class()(deadline=anyio.current_time())
-    assert isinstance(scope, anyio.CancelScope)
-    with scope:
-        await anyio.sleep_forever()
-    assert scope.cancelled_caught
-
-
-def test_without_an_event_loop_the_scope_is_the_one_that_finds_its_backend() -> None:
-    assert scope_class() is anyio.CancelScope

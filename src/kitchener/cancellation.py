@@ -133,7 +133,7 @@ def ended_by(scope: anyio.CancelScope) -> AbstractContextManager[anyio.CancelSco
 
 
 def start_apart(tasks: TaskGroup, work: Callable[[], Awaitable[object]], name: str) -> None:
-    """Starts a task in a task group that it shares with others, none of which an error of this task ends.
+    """Starts a task in a shared task group. An error of this task does not end the other tasks.
 
     An error is logged: the work should have handled it. A cancellation that no scope asked for ends the task alone.
 
@@ -206,7 +206,7 @@ def ends_when_told(what: str) -> Iterator[None]:
 
 
 def log_hidden(error: BaseException) -> None:
-    """Logs an error that nobody is told of, because the cancellation that it hides goes on in its place."""
+    """Logs an error that no caller gets, because a cancellation is raised in its place."""
     for each in errors_in(error):
         if not isinstance(each, KitchenerError) and not is_cancellation(each):  # ours say what was stopped, and that is known
             _log.warning("failed while it was cancelled", error=origin_of(each))
@@ -246,7 +246,7 @@ def _hides_cancellation(error: BaseException) -> bool:
 
 
 def _before(error: BaseException) -> Iterator[BaseException]:
-    """The errors in whose handling an error was raised, and those of the errors in a group."""
+    """The errors that were being handled when an error was raised; of a group, also the ones behind its errors."""
     waiting = [error]
     for _ in range(_MOST_HIDDEN):
         if not waiting:

@@ -38,10 +38,10 @@ def elapsed_us() -> int:
 
 
 def loop_clock() -> Callable[[], float]:
-    """The event loop's own clock, seconds, for deadlines: what `anyio.current_time` says in a tenth of the time.
+    """The event loop's own clock, seconds, for deadlines. It also works in callbacks, in which `anyio.current_time` fails.
 
-    That function finds out on every call which backend runs; a turn asks a dozen times. Here the backend is looked up once,
-    so the clock belongs to an object that stays with one event loop. Made where no event loop runs, it is `anyio.current_time`.
+    The backend is looked up once, so the clock belongs to an object that stays with one event loop. Made where no event loop
+    runs, it is `anyio.current_time`.
     """
     try:
         token = current_token()
@@ -50,18 +50,6 @@ def loop_clock() -> Callable[[], float]:
     # An asyncio loop has its clock as a method; trio's token has none.
     clock: Callable[[], float] = getattr(token.native_token, "time", token.backend_class.current_time)
     return clock
-
-
-def scope_class() -> type[anyio.CancelScope]:
-    """The backend's own class of cancel scopes, for an object that makes one per turn and stays with one event loop.
-
-    `anyio.CancelScope` finds out on every call which backend runs, and then has its scope initialized twice. Where no event
-    loop runs, this is `anyio.CancelScope`.
-    """
-    try:
-        return type(anyio.CancelScope())
-    except anyio.NoEventLoopError:
-        return anyio.CancelScope
 
 
 def to_us(moment: datetime) -> int:

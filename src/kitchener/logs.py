@@ -54,7 +54,7 @@ def get_logger(name: str) -> "FilteringBoundLogger":
 
 
 class _LoggerOnFirstUse:
-    """Makes the logger when something is logged, because structlog, with rich, is a tenth of what importing Kitchener costs."""
+    """Makes the logger when something is logged, so that importing Kitchener does not import structlog and rich."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -52,14 +52,14 @@ class IntentCalls:
         if parent is not None:
             check_name("parent_intent_id", parent)
 
-        def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
+        def new_events(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             if parent is not None and parent not in intents.intents:
                 raise InvalidLifecycle(parent, f"intent {parent} was never declared, so it cannot be a parent")
             new = next_intent_id(intents)
             event = declared(intents, new, objective, scope=scope, parent_intent_id=parent, targets=targets, created_by="user")
             return [event]
 
-        events = await self._write(session_id, made)
+        events = await self._write(session_id, new_events)
         return IntentId(events[0].entity_id)
 
     async def fork(self, session_id: str, intent_id: str, objectives: Sequence[str], active: int | None) -> list[IntentId]:
@@ -77,7 +77,7 @@ class IntentCalls:
         if active is not None and (type(active) is not int or not 0 <= active < len(objectives)):
             raise CallerError(f"active = {quoted(active)}: expected a position in objectives, 0 to {len(objectives) - 1}")
 
-        def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
+        def new_events(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             _check_live(intent_id, intents)  # before its children are written
             known, children = dict(intents.intents), list[IntentEvent]()
             for objective in objectives:
@@ -89,7 +89,7 @@ class IntentCalls:
             chosen = ids[active] if active is not None else None
             return [*children, forked(intent_id, ids, chosen, "forked by the user")]
 
-        events = await self._write(session_id, made)
+        events = await self._write(session_id, new_events)
         return [IntentId(event.entity_id) for event in events[:-1]]
 
     async def close(self, session_id: str, intent_id: str, outcome: str) -> None:
@@ -114,7 +114,7 @@ class IntentCalls:
         """Resolves a conflict: this intent supersedes all other competing intents."""
         check_name("keep", intent_id)
 
-        def made(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
+        def new_events(intents: SessionIntents, thread: SessionThread) -> list[IntentEvent]:
             assert self._authority is not None
             competing = self._authority.resolve(thread).competing
             if intent_id not in competing:
@@ -122,7 +122,7 @@ class IntentCalls:
                 raise InvalidLifecycle(intent_id, f"intent {intent_id} is not a competing intent: {there_are}")
             return list(keep_intent(intent_id, competing))
 
-        await self._write(session_id, made)
+        await self._write(session_id, new_events)
 
     async def _write(self, session_id: str, make: _Make) -> list[IntentEvent]:
         authority = self._authority

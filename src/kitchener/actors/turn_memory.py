@@ -183,7 +183,7 @@ _namespace = lru_cache(4_096)(memory_namespace)  # saves 1 % of a turn's bytecod
 
 
 def _both_spellings(label: str) -> tuple[str, ...]:
-    """A label in the model's spelling and in that of signals, because artifacts may use either."""
+    """A label as the model spells it and as signals spell it, because artifacts may use either."""
     return tuple(dict.fromkeys(filter(None, (label, normalise_value(label)))))
 
 

@@ -1,4 +1,4 @@
-"""`kitchener completion`: prints a script with which a shell completes commands and options."""
+"""`kitchener completion`: prints a script that lets a shell complete commands and options."""
 
 from typing import Annotated, Literal
 

@@ -238,7 +238,7 @@ class RerouteReport:
         if lists_changed:
             for each in self.calls:
                 if each.is_changed:
-                    print_text(_told(each))
+                    print_text(_changed_route(each))
         print_text(NOTE)
 
     def _sums(self, found: RouteSums) -> Iterator[str]:
@@ -278,7 +278,7 @@ def _name(choice: RouteChoice) -> str:
     return f"{choice.provider_id}/{choice.model_id} ({choice.route_reason}){end}"
 
 
-def _told(found: Rerouted) -> str:
+def _changed_route(found: Rerouted) -> str:
     call = found.call
     why = "".join(f" ({each.failure})" for each in (found.other,) if each.failure is not None)
     where = call.turn_id or call.session_id

@@ -144,7 +144,7 @@ class UnknownApproval(CallerError):
 
 
 class ApprovalAnswered(CallerError):
-    """The request, or with `of_client` the call of a client's tool, has another answer, or nobody can answer it any more."""
+    """The request, or with `of_client` the call of a client's tool, has another answer, or can no longer be answered."""
 
     def __init__(self, approval_id: str, decision: str, *, of_client: bool = False) -> None:
         self.approval_id: str = approval_id

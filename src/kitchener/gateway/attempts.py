@@ -60,7 +60,7 @@ class CallSettings:
     """The providers and settings that apply to every call of a gateway."""
 
     targets: Mapping[str, GuardedProvider]
-    """The providers by id."""
+    """The providers that may be tried, by id."""
     allow_model_calls: bool
     """False: only built-in providers may be called."""
     now: Callable[[], float]

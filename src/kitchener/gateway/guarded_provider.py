@@ -44,7 +44,7 @@ class FailureCounts:
     """How often attempts of a model failed for one reason, since the gateway began."""
 
     calls: int = 0
-    """Calls that ended without an answer, of which this was the last attempt, or which could not begin one."""
+    """Calls that ended without an answer: their last attempt failed here, or could not begin."""
     retries: int = 0
     """Attempts after which their call continued, at the same provider or at a fallback."""
 

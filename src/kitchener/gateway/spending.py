@@ -34,7 +34,7 @@ _FREE: Final = frozenset(("offline", RULES_PROVIDER))
 _ROUNDING: Final = 1e-9
 """What sums of money may be off by."""
 _REMEMBERED: Final = 10_000
-"""Subjects, and turns, of which sums are in memory. A subject that is dropped is read from the ledgers again."""
+"""How many subjects, and how many turns, have their sums in memory. A dropped subject is read from the ledgers again."""
 
 
 class Spent(NamedTuple):
@@ -115,7 +115,7 @@ class _Hold(NamedTuple):
 
     most: Spent
     sent: Spent
-    """The part of it that is sent, which counts even where nobody waits for the answer."""
+    """The part of it that is sent, which counts even if the answer is no longer awaited."""
     accounts: tuple[_SpendingAccount, ...]
 
 

@@ -17,7 +17,7 @@ _BY_ANSWER: Final = ("override_args", "answer", "message", "answered_by", "scope
 
 
 async def read_with_nested(paths: LedgerPaths, agent_class: str, session_id: str | None = None) -> list[ApprovalInfo]:
-    """The requests of one session, or of all sessions of an agent class, and those of the agents that these asked."""
+    """The requests of one session, or of all sessions of an agent class, including requests of the agents that they asked."""
     classes = paths.agent_classes()
     async with AsyncExitStack() as readers:
         ledgers = {name: await readers.enter_async_context(paths.reader(name)) for name in {agent_class, *classes}}

@@ -26,7 +26,7 @@ class ToolRun:
         self.has_read_untrusted = has_read_untrusted
         """Whether the calling turn had read text of an untrusted source, which may have chosen the call."""
         self.has_ended = False
-        """The tool has returned, or nobody waits for it any longer."""
+        """Called when the tool has returned or is no longer awaited."""
         self.cost: Cost | None = None
         """What the turns used that the tool ran so far; None: it ran none."""
         self.turns: list[NestedTurn] = []

@@ -29,7 +29,7 @@ class Durations:
         self._bounds, self._counts, self._sum_s = bounds, [0] * (len(bounds) + 1), 0.0
 
     def add(self, seconds: float) -> None:
-        """Adds one."""
+        """Counts one duration."""
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._sum_s += seconds
 

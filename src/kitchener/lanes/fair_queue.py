@@ -33,7 +33,7 @@ class LaneStatistics:
     """The counts of a lane at one moment, and of its waits so far."""
 
     waiting: int
-    """In the queue."""
+    """Those that wait in the queue."""
     running: int
     """Places taken."""
     idle: int

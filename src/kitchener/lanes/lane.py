@@ -7,7 +7,9 @@ frees the place. `fair_queue.py` decides who comes next. This module starts no t
 from collections.abc import Callable
 from typing import Literal
 
-from kitchener.clock import loop_clock, scope_class
+import anyio
+
+from kitchener.clock import loop_clock
 from kitchener.errors import Overloaded, WaitedTooLong
 from kitchener.lanes.askers import tell_turn
 from kitchener.lanes.fair_queue import FairQueue, LaneStatistics
@@ -43,7 +45,7 @@ class Lane:
     def __init__(self, name: str, places: int, capacity: int, *, now: Callable[[], float] | None = None) -> None:
         self._name, self._now = name, now or loop_clock()
         self._queue: FairQueue[_LaneAsker] = FairQueue(places, capacity, now=self._now)
-        self._signal, self._scope = signals(), scope_class()
+        self._signal = signals()
 
     @property
     def running(self) -> int:
@@ -94,7 +96,7 @@ class Lane:
         self._queue.push(waiter)
         try:
             self._serve()
-            with self._scope(deadline=deadline):
+            with anyio.CancelScope(deadline=deadline):
                 await waiter.wakeup
             if waiter.outcome is None:
                 self._dismiss(waiter, "late" if waiter.has_room else "no room")

@@ -29,7 +29,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from kitchener.cancellation import cut_off, ends_when_told, failed_alone, is_scope_cancelled
-from kitchener.clock import loop_clock, scope_class
+from kitchener.clock import loop_clock
 from kitchener.errors import ActorStopped, KitchenerError, Overloaded
 from kitchener.lanes.askers import ASKERS_CONTEXT, tell_turn
 from kitchener.lanes.calling_chain import CALLING_CHAIN
@@ -93,7 +93,6 @@ class Mailbox(Generic[MessageT, ReplyT]):
         self._origin = origin
         self._name = name
         self._now: Callable[[], float] = now or loop_clock()
-        self._scope = scope_class()
         lane_of = partial(WorkerLane[MessageT, ReplyT], now=self._now, is_fair=origin is not None)
         self._lanes: defaultdict[str, WorkerLane[MessageT, ReplyT]] = defaultdict(lambda: lane_of(lanes[INTERACTIVE]))
         self._lanes.update((lane, lane_of(limits)) for lane, limits in lanes.items())
@@ -114,7 +113,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         Raises:
             ExceptionGroup: holds one `ActorStopped` if the handler failed too often; the last failure is its cause
         """
-        self._signal, self._parking, self._scope, self._closed_as = signals(), parkings(), scope_class(), "has stopped"
+        self._signal, self._parking, self._closed_as = signals(), parkings(), "has stopped"
         body_error: Exception | None = None
         try:
             async with anyio.create_task_group() as tasks:
@@ -271,7 +270,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         if envelope.begin_by == NEVER or envelope.scope is not None:
             await envelope.woken(self._signal())
             return
-        with self._scope(deadline=envelope.begin_by) as envelope.patience:
+        with anyio.CancelScope(deadline=envelope.begin_by) as envelope.patience:
             await envelope.woken(self._signal())
             return
         if envelope.scope is not None:

@@ -44,7 +44,7 @@ class Wakeup:
     __slots__ = ("_signal", "is_set")
 
     is_set: bool
-    """Whether `set` was called, even if no task waits any more."""
+    """Whether `set` was called, even if no task waits by now."""
 
     def __init__(self, signal: FutureLike) -> None:
         self._signal = signal

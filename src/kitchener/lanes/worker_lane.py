@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol
 
-from kitchener.clock import scope_class
+import anyio
+
 from kitchener.lanes.envelope import Desk, Envelope, MessageT, ReplyT
 from kitchener.lanes.fair_queue import FairQueue
 from kitchener.lanes.wakeups import FutureLike, Parking, Wakeup
@@ -55,11 +56,10 @@ class WorkerLane(Generic[MessageT, ReplyT]):
     whole burst.
     """
 
-    __slots__ = ("_now", "_scope", "alarm", "coming", "due", "idle", "limits", "pacing", "queue", "workers")
+    __slots__ = ("_now", "alarm", "coming", "due", "idle", "limits", "pacing", "queue", "workers")
 
     def __init__(self, limits: LaneLimits, now: Callable[[], float], *, is_fair: bool) -> None:
         self.limits, self._now = limits, now
-        self._scope = scope_class()
         self.queue: FairQueue[Envelope[MessageT, ReplyT]] = FairQueue(
             limits.concurrency, limits.capacity, now=now, is_fair=is_fair
         )
@@ -117,7 +117,7 @@ class WorkerLane(Generic[MessageT, ReplyT]):
         """Waits until the pacing lets the first message begin, or until that may have changed."""
         alarm = self.alarm = Wakeup(signal)
         try:
-            with self._scope(deadline=self.due):
+            with anyio.CancelScope(deadline=self.due):
                 await alarm
         finally:
             self.alarm, self.due = None, NEVER

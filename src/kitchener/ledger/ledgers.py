@@ -80,7 +80,7 @@ class Ledgers:
         self._group.enter_turn()
 
     def leave_turn(self) -> None:
-        """Counts a turn that has ended: no commit round lingers for it any more."""
+        """Counts a turn that has ended: commit rounds no longer wait for it."""
         self._group.leave_turn()
 
     def covers(self, ledgers: Iterable[Ledger]) -> bool:

@@ -143,7 +143,7 @@ def _answered_call(message: object) -> int | None:
 async def _write(
     process: Process, given: ObjectReceiveStream[WireMessageT], told: ObjectSendStream[WireMessageT | Exception]
 ) -> None:
-    """Passes on what the command is told. One that does not listen any more is lost, although it may live."""
+    """Passes input to the command. A command that no longer reads its input is lost, even if its process runs."""
     assert process.stdin is not None
     try:
         async with given:

@@ -252,7 +252,7 @@ def _told_of_start(error: Exception, settings: McpServerConfig, library: "_Libra
 
 
 def _decline(library: "_Library") -> "ElicitationFnT":
-    """Answers servers that wait for an answer within a call. A person may answer much later, so they are told no."""
+    """Answers servers that wait for an answer within a call. A person may answer much later, so the answer is no."""
 
     async def decline(context: object, params: object) -> "mcp_types.ElicitResult":
         await anyio.lowlevel.checkpoint()

@@ -15,7 +15,7 @@ class ConnectionLost(Exception):
 
 
 class ConnectionEnded(ConnectionLost):
-    """The connection as a whole has ended: nothing can be sent over it any more."""
+    """The connection as a whole has ended: nothing can be sent over it now."""
 
 
 class RequestNotTaken(ConnectionEnded):

@@ -48,7 +48,7 @@ _RELIST_PAUSE_S: Final = 1.0
 _LEAST_TTL_S: Final = 60.0
 """Least time after which a list is read again because it is out of date."""
 _MOST_TOLD: Final = 16
-"""Tools left out of which the log names each; of more, only their number."""
+"""How many left-out tools the log names; of further ones it gives the number."""
 _WINDOW_FACTOR: Final = 10
 """Failures count for so many times the longest pause."""
 
@@ -100,7 +100,7 @@ class ServerStatistics(TypedDict):
 
 @dataclass(slots=True)
 class _Known:
-    """What the newest connection told."""
+    """What the server said about itself over the newest connection."""
 
     server: str = ""
     protocol: str = ""

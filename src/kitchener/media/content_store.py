@@ -68,7 +68,7 @@ class ContentStore:
         return sealer.content_digest(subject_id, data) if sealer is not None and sealer.seals else digest(data)
 
     def put(self, subject_id: str, data: bytes) -> tuple[str, str]:
-        """Stores content and returns its hash and that of the file. The file and its name are on disk then.
+        """Stores content and returns the hashes of the content and of the file. The file and its name are on disk then.
 
         Content that is there already is not written again. A damaged file of the same content is replaced.
 

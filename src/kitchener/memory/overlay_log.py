@@ -145,7 +145,7 @@ class OverlayOperations(ReadOperations):
         async with self._changing:
             subject = await self._known(namespace)
             if not isinstance(target, str) or not target.startswith("EVT-"):
-                target = self._asked(subject, target)
+                target = self._signal_in_words(subject, target)
             if not subject.has_event(target) and target not in subject.signal_ids():
                 raise CallerError(f"{target!r} is neither a signal nor an event of {namespace!r}; nothing was written")
             before = self._cut(subject, None, None)

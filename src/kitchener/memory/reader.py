@@ -97,7 +97,7 @@ class ReadOperations(ABC):
         if signal_id is None:
             found = list(subject.accumulators(cut, half_life))
         else:
-            one = subject.accumulate(self._asked(subject, signal_id), cut, half_life)
+            one = subject.accumulate(self._signal_in_words(subject, signal_id), cut, half_life)
             found = [] if one is None else [one]
         return [each for each in found if each.count >= min_count]
 
@@ -111,7 +111,7 @@ class ReadOperations(ABC):
     ) -> GateResult:
         """The verdict on a signal's gate; arguments as in `read_signals`."""
         subject = await self._known(namespace)
-        return subject.gate(self._asked(subject, signal_id), self._cut(subject, as_of_ts, up_to), self.config)
+        return subject.gate(self._signal_in_words(subject, signal_id), self._cut(subject, as_of_ts, up_to), self.config)
 
     async def read_events(
         self,
@@ -136,7 +136,7 @@ class ReadOperations(ABC):
     ) -> list[Overlay]:
         """The artifacts of a namespace, in the order of the ledger; `active_only` leaves out deactivated ones."""
         subject = await self._known(namespace)
-        wanted = None if signal_id is None else self._asked(subject, signal_id)
+        wanted = None if signal_id is None else self._signal_in_words(subject, signal_id)
         found = subject.overlays(self._cut(subject, as_of_ts, up_to), wanted)
         return [each for each in found if each.enabled or not active_only]
 
@@ -182,7 +182,7 @@ class ReadOperations(ABC):
             raise CallerError(f"namespace = {quoted(namespace)}: expected 1 to {_MAX_NAMESPACE} printable characters")
         return await self.subject(namespace)
 
-    def _asked(self, subject: SubjectMemory, signal_id: str) -> str:
+    def _signal_in_words(self, subject: SubjectMemory, signal_id: str) -> str:
         """A caller's signal id in words; callers may pass the stored, keyed form."""
         return subject.in_words(normalise(signal_id, self.kinds))
 

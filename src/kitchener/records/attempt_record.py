@@ -8,13 +8,13 @@ from kitchener.records.entries import AttemptFailedPayload, AttemptStartedPayloa
 from kitchener.records.prompt import Attempt
 
 _SHOWN_ATTEMPTS: Final = 3
-"""Attempts of one call that are named, the newest ones."""
+"""How many attempts of one call an error names: the newest ones."""
 
 
 def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None:
     """Returns what one of `events.OF_MODEL_CALLS` says about an attempt: that it failed, else that it started.
 
-    Returns None for an answer whose attempt is told by an `ATTEMPT_STARTED` before it, as an older version recorded it.
+    Returns None for an answer of an older version, whose attempt has an `ATTEMPT_STARTED` of its own before it.
     """
     if entry_type == events.LLM_CALL:
         answer = payload_as(ModelCallPayload, payload)

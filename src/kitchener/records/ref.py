@@ -25,7 +25,7 @@ class RefGroup(TypedDict):
 
     ledger_id: str
     entries: list[list[str]]
-    """The id and the hash of each."""
+    """The id and the hash of each entry of the group."""
 
 
 class Ref(NamedTuple):

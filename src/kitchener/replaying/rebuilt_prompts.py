@@ -222,7 +222,7 @@ class _Rebuild:
             return replace(nothing, problem=str(error))
         self._tape.compares = False
         asked, stopped = await self._ask_again(replays, turn)
-        return self._told(nothing, replays, asked, stopped)
+        return self._done(nothing, replays, asked, stopped)
 
     async def _find(self) -> tuple[Replays, Tape, TurnTape]:
         """The turn, and the object that replays it. An imported turn reads the ledgers of its own root."""
@@ -276,7 +276,7 @@ class _Rebuild:
             return gateway.asked, str(error)
         return gateway.asked, None
 
-    def _told(self, nothing: TurnPrompts, replays: Replays, asked: Sequence[PromptRequest], stopped: str | None) -> TurnPrompts:
+    def _done(self, nothing: TurnPrompts, replays: Replays, asked: Sequence[PromptRequest], stopped: str | None) -> TurnPrompts:
         answered = {(each.entity_id, each.payload["call"]): each for each in nothing.missing}
         hashed = replays.supervisors.hashed_by(replays.ledgers_for(self._tape))
         calls: list[RecordedPrompt] = []

@@ -172,11 +172,11 @@ def check_model_choices(config: RuntimeConfig, *, given: Collection[str] = (), s
 def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
     """The routes that no model call takes, and the models that no work order uses: key and reason."""
     default = config.agents.get(INHERITED)
-    asked = {tag for agent in config.classes.values() or (default or HO2Config(),) for tag in _asked(agent)}
+    asked = {tag for agent in config.classes.values() or (default or HO2Config(),) for tag in _tags_for_models(agent)}
     for name, agent in config.agents.items():
         for task, chosen in agent.models.items():
             is_inherited = agent is not default and default is not None and default.models.get(task) == chosen
-            may_ask = task in _asked(agent) or (agent is default and task in asked)
+            may_ask = task in _tags_for_models(agent) or (agent is default and task in asked)
             if not may_ask and not is_inherited:
                 why = f'with `classify = "{agent.classify}"`, no model classifies' if task == _CLASSIFICATION else _NEEDS[task]
                 yield dotted_key(("agents", name, "models", task)), why
@@ -195,7 +195,7 @@ def unreachable_routes(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
         yield dotted_key(("router", "domain_tag_routes", tag)), _NEEDS.get(tag, why)
 
 
-def _asked(agent: HO2Config) -> set[str]:
+def _tags_for_models(agent: HO2Config) -> set[str]:
     """The tags of the work order types for which an agent class may ask a model."""
     optional = {
         _CLASSIFICATION: agent.classify == "model",

@@ -27,7 +27,7 @@ def marked(batch: Path) -> Iterator[None]:
         OSError: the mark cannot be made or removed
     """
     mark = batch.with_suffix(_SUFFIX)
-    fd = _made(mark)
+    fd = _new_mark(mark)
     try:
         yield
         os.unlink(mark)
@@ -67,7 +67,7 @@ def _is_locked(fd: int) -> bool:
     return True
 
 
-def _made(mark: Path) -> int:
+def _new_mark(mark: Path) -> int:
     for _ in range(_TRIES):
         fd = os.open(mark, _FLAGS | os.O_CREAT, 0o600)
         try:

@@ -1,7 +1,7 @@
 """Handles HTTP connections with few writes, so that no client can hold one open or keep it busy without sending requests.
 
 Few are accepted in one step of the event loop, so that those beyond the limit are closed before there are many more. What is
-written within one step becomes one write: a call of the system costs more than most of what is written. A connection whose
+written within one step becomes one write. A connection whose
 request does not arrive in time is closed, and where too many are open, the one that has waited longest without a request is
 closed. On asyncio, because uvicorn runs nowhere else. Explained in `docs/server.md`.
 """

@@ -114,7 +114,7 @@ class LogLimit(logging.Filter):
         return (*text, raised, *(getattr(record, each, None) for each in _KIND_FIELDS))
 
     def wait_s(self, now: float) -> float:
-        """Seconds until the first minute ends in which something was left out; at most a minute, where there is none."""
+        """Seconds until the end of the earliest minute in which records were left out; 60 if none were."""
         with self._lock:
             ends = [said.since + _MINUTE_S - now for said in self._said.values() if said.left_out]
         return max(0.0, min([_MINUTE_S, *ends]))

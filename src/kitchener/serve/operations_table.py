@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
 
 
 class Served(NamedTuple):
-    """One operation."""
+    """An operation of the HTTP API, with its path and method."""
 
     method: str
     path: str

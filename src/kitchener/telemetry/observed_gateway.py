@@ -40,7 +40,7 @@ class ObservedGateway(LLMGateway):
             names.PROVIDER_NAME: _provider_name(planned),
             names.REQUEST_MODEL: planned.model_name,
         }
-        known = {**labels, **_asked(request, planned), names.ATTEMPT: attempts.number + 1}
+        known = {**labels, **_request_attributes(request, planned), names.ATTEMPT: attempts.number + 1}
         outlet, name = attempts.outlet, f"{names.CHAT} {planned.model_name}"
         with OpenSpan(tracing, name, SpanKind.CLIENT, known, tracing.instruments.call, labels) as call:
             if outlet is not None:
@@ -112,7 +112,7 @@ class _NotedOutlet(Outlet[TextPiece | StreamRestart]):
         await self._outlet.give(item)
 
 
-def _asked(request: PromptRequest, planned: PlannedAttempt) -> dict[str, AttributeValue]:
+def _request_attributes(request: PromptRequest, planned: PlannedAttempt) -> dict[str, AttributeValue]:
     own = planned.target.config.temperature
     asked: dict[str, AttributeValue] = {
         names.REQUEST_MAX_TOKENS: request.max_tokens,

@@ -241,7 +241,7 @@ class _CrossingCounts:
         self.learned_at[check.signal_id] = check.as_of_us
 
     def outcome(self, setting: GateSetting) -> GateOutcome:
-        """The sums."""
+        """What would have been learned under this setting, summed over all signals."""
         events, turns, hours = (Spread.of([each[n] for each in self._soon]) for n in range(3))
         return GateOutcome(
             setting,

@@ -70,7 +70,7 @@ async def read_calls(
             types[entry.entity_id] = str(planned.get("wo_type", "unknown"))
     for (wo_id, _), call in calls.items():
         if call.tries:
-            yield call.made(types.get(wo_id, "unknown"), plans.get(wo_id))
+            yield call.recorded_call(types.get(wo_id, "unknown"), plans.get(wo_id))
 
 
 class _PartialCall:
@@ -97,7 +97,7 @@ class _PartialCall:
         )
         self._state = "cut off" if told.reason is None else "failed"
 
-    def made(self, wo_type: str, constraints: ConstraintsMapping | None) -> RecordedCall:
+    def recorded_call(self, wo_type: str, constraints: ConstraintsMapping | None) -> RecordedCall:
         """The call, with what its work order asked for."""
         tries = tuple(self.tries[number] for number in sorted(self.tries))
         asked = _implied(tries[0]) if constraints is None or self.is_direct else constraints

@@ -210,7 +210,7 @@ class Reroute:
             if candidate.provider_id in passed_over:
                 found = found._replace(failure="breaker_open")
                 continue
-            found = self._asked(call, found, has_fallback=bool(left))
+            found = self._outcome_at(call, found, has_fallback=bool(left))
             if found.failure == "context_length":
                 left = [each for each in plan_longer(candidate.provider_id, self._other) if each.provider_id not in asked]
             elif found.state != "failed" or found.failure not in RETRYABLE_REASONS:
@@ -219,7 +219,7 @@ class Reroute:
                 return found
         return found
 
-    def _asked(self, call: RecordedCall, place: RouteChoice, *, has_fallback: bool) -> RouteChoice:
+    def _outcome_at(self, call: RecordedCall, place: RouteChoice, *, has_fallback: bool) -> RouteChoice:
         """The outcome of a call at one provider, by its recorded attempts."""
         config = self._other.providers[place.provider_id]
         tries = [each for each in call.tries if _speaks_of(each, place)]

@@ -1,4 +1,4 @@
-"""Most lines are found right many at a time (`ledger.bulk`); a close look at each must say the same, whatever they are."""
+"""Checking many lines at once (`ledger.format.bulk`) must give the same verdict as checking each line by itself."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256

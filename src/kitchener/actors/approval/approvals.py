@@ -270,7 +270,7 @@ class Approvals:
         return await handle(opened(started["user_message"]) or "", call)
 
     async def _call(self, session_id: str, wo_id: str, asked: TurnStartedPayload, resumes: ResumesMapping | None) -> TurnCall:
-        """The options of the continued turn: those of the message that it answers.
+        """The options of the continued turn, taken from the message that it answers.
 
         Args:
             session_id: the session

@@ -30,7 +30,7 @@ class GivenAnswer:
 
     decision: PersonDecision | ClientDecision
     arguments: Mapping[str, object] | None = None
-    """The arguments to use in place of the model's; None: those of the model."""
+    """The arguments to use in place of the model's; None: the model's."""
     answer: Json = None
     """The answer to the tool's own question (None: yes), or the output of a client's tool."""
     scope: ApprovalScope = "once"

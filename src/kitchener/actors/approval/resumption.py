@@ -101,7 +101,7 @@ async def read_resumption(ledgers: LedgerGroup, session_id: str, resumes: Resume
         answers[place] = answer
     pending = tuple([PendingCall(place=place, answer=answers.get(place)) for place in loop.open])
     resumption = Resumption(
-        wo_id=resumes["wo_id"], rounds=tuple(loop.made()), pending=pending, tokens=tokens_of_bytes(loop.size)
+        wo_id=resumes["wo_id"], rounds=tuple(loop.tool_rounds()), pending=pending, tokens=tokens_of_bytes(loop.size)
     )
     return ReadResumption(resumption, [*loop.refs, *refs], frozenset(loop.turns))
 
@@ -157,8 +157,8 @@ class _Loop:
         """The position in the last round of a call of the last work order."""
         return self._places[call - self._before - 1]
 
-    def made(self) -> list[ToolRound]:
-        """The rounds."""
+    def tool_rounds(self) -> list[ToolRound]:
+        """The rounds that are recorded so far, with the outcomes that are known."""
         return [ToolRound(text=text, uses=uses, outcomes=tuple(outcomes)) for text, uses, outcomes in self.rounds]
 
     def _answer(self, payload: ModelCallPayload) -> None:

@@ -36,7 +36,7 @@ class AssembledContext(TypedDict):
     fragments: list[FragmentMapping]
     """The fragments in the text, then the learned lines."""
     ho3_biases: NotRequired[list[str]]
-    """The learned lines."""
+    """The learned lines of long-term memory that the model is shown."""
     stable_text: NotRequired[str]
     """Text that seldom changes, such as goals; only in chat layout."""
     history: NotRequired[list[str]]
@@ -52,7 +52,7 @@ class ContextFragment:
     source_id: str
     """The id in the source: a turn id or a rule's number."""
     content: str
-    """The text."""
+    """The text that a model is shown; "": it is in the context's text."""
     token_estimate: int
     """Estimated size of the text in tokens."""
     relevance_score: float = 1.0
@@ -100,7 +100,7 @@ class AttentionContext(NamedTuple):
     projection_ref: Ref | None = None
     """The recorded projection that this context shows; None: attention gathered it."""
     parts: tuple[StoredPart, ...] = ()
-    """Images and files of earlier turns that are shown again, in the order of the projection, then those of the message."""
+    """Images and files: first those of earlier turns that are shown again, in the projection's order, then the message's."""
     stable_text: str = ""
     """Text that seldom changes, such as goals, and stands before the history; "": there is none."""
     history: tuple[str, ...] | None = None

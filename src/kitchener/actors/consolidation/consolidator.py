@@ -276,7 +276,7 @@ class Consolidator:
         dispatched, done = wo.dispatched(wo.planned_ref), None
         deadline = self._services.loop_time() + self._services.config.consolidation_deadline_s
         try:
-            with ended_by(self._services.scope(deadline=deadline)):
+            with ended_by(anyio.CancelScope(deadline=deadline)):
                 done = await self._services.executor.execute(dispatched)
         except BaseException as error:  # an error of HO1 ends only this work order
             if not await failed_alone(error):

@@ -5,7 +5,7 @@ for an entry. `directory.py` finds sessions and activates them from the ledger. 
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Final
 
 from kitchener.actors.authority.authority import SHOWN_TO_OTHERS, ContextAuthority
@@ -221,10 +221,11 @@ class SessionManager:
         self, entry_type: str, entity_id: str, payload: CommonPayload, expected_head: EntryId | None = None
     ) -> Ref:
         """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the state."""
-        ref = await self._ho2m.write(LedgerEntry(entry_type, entity_id, payload), expected_head=expected_head)
+        entry = LedgerEntry(entry_type, entity_id, payload)
+        ref = await self._ho2m.write(entry, expected_head=expected_head)
         fold(self.state, ((entry_type, payload, ref),))
         if self.thread is not None and entry_type in FOLDED_TYPES:
-            self._apply(self.thread, entry_type, entity_id, payload, self._ho2m.last_timestamp, ref)
+            _apply(entry, ref, self._ho2m.last_timestamp, self.thread, self._authority, self.subject_id)
         return ref
 
     async def write_all(
@@ -239,16 +240,8 @@ class SessionManager:
         if self.thread is not None:
             for entry, ref, at in zip(entries, refs, stored, strict=True):
                 if entry.entry_type in FOLDED_TYPES:
-                    self._apply(self.thread, entry.entry_type, entry.entity_id, entry.payload, at.timestamp, ref)
+                    _apply(entry, ref, at.timestamp, self.thread, self._authority, self.subject_id)
         return refs
-
-    def _apply(
-        self, thread: SessionThread, entry_type: str, entity_id: str, payload: Mapping[str, object], timestamp: str, ref: Ref
-    ) -> None:
-        """Applies a written entry to the context of this session, and of the other sessions that may see it."""
-        thread.apply(entry_type, entity_id, timestamp, payload, ref)
-        if entry_type in SHOWN_TO_OTHERS and self._authority is not None:
-            self._authority.show_others(self.subject_id, thread, entry_type, entity_id, payload)
 
     async def commit(self) -> None:
         """Returns when all written entries are durable."""
@@ -261,6 +254,16 @@ class SessionManager:
     def now(self) -> str:
         """The time of day as ISO text."""
         return iso_of(self._clock.time_us())
+
+
+def _apply(
+    entry: LedgerEntry, ref: Ref, timestamp: str, thread: SessionThread, authority: ContextAuthority | None, subject_id: str
+) -> None:
+    """Applies a written entry to the context of its session, and of the other sessions that may see it."""
+    entry_type, entity_id, payload = entry
+    thread.apply(entry_type, entity_id, timestamp, payload, ref)
+    if entry_type in SHOWN_TO_OTHERS and authority is not None:
+        authority.show_others(subject_id, thread, entry_type, entity_id, payload)
 
 
 async def close_open_turn(session: SessionManager, reason: AbortReason) -> None:

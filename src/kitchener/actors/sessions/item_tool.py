@@ -65,7 +65,7 @@ class _ItemReader:
 
 @cache
 def _shape(*, reads_pages: bool) -> Tool[..., object]:
-    """The tool without threads to read. Cached, because reading a signature is a tenth of opening a runtime."""
+    """The tool without threads to read. All runtimes of a process share it."""
     reader = _ItemReader()
     if reads_pages:
         return Tool(reader.read_page, name=ITEM_TOOL, description=_PAGED, read_only=True, max_result_bytes=_MAX_PAGE_BYTES)

@@ -39,7 +39,7 @@ class DeferredWork:
     loop: list[str] = field(default_factory=list)
     """The work orders of the tool loop, oldest first. A continued turn that is cut off adds its own."""
     requests: dict[str, WaitingRequest] = field(default_factory=dict)
-    """By approval id."""
+    """The requests of the work order, by approval id."""
 
     @property
     def open(self) -> list[WaitingRequest]:

@@ -83,7 +83,7 @@ class SessionResults:
         return items
 
     async def _read_all(self) -> Sequence[ToolResult]:
-        """The results, oldest first; of several equal ones only the newest. Leaves out results that cannot be read any more."""
+        """The results, oldest first; of equal ones only the newest. Leaves out results that can no longer be read."""
         held = self._held
         self._held = {ref: held[ref] if ref in held else await self._read(ref) for _, ref in self._state.tool_results}
         return newest_of_equal([each for each in self._held.values() if each is not None])

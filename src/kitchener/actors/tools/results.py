@@ -65,7 +65,7 @@ class ToolOutcome:
 def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     """Converts a tool's return value to a JSON value of at most `max_bytes` bytes, or to an error if it has no JSON form."""
     if isinstance(value, ToolQuestion):
-        return _asked(value)
+        return _question_outcome(value)
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
@@ -84,7 +84,7 @@ def outcome_of(value: object, max_bytes: int) -> ToolOutcome:
     return ToolOutcome(result=result if size <= max_bytes else _cut(result, size, max_bytes))
 
 
-def _asked(question: ToolQuestion) -> ToolOutcome:
+def _question_outcome(question: ToolQuestion) -> ToolOutcome:
     try:
         if question.response_schema is not None:
             JsonSchema(question.response_schema)
@@ -102,18 +102,18 @@ def cut_text(text: str, max_bytes: int) -> str:
 def failure(error: BaseException) -> ToolOutcome:
     """Converts an exception of a tool to an error with its type and message, without a traceback, or to its question.
 
-    A traceback would tell the model about this machine. A group, as a task group raises it, is told by the errors in it.
+    A traceback would tell the model about this machine. The text for an exception group names the errors in the group.
     """
     error = sole_error(error)
     if isinstance(error, ConfirmationRequired):
-        return _asked(error.question)
-    text = _told(error)
+        return _question_outcome(error.question)
+    text = _failure_text(error)
     if isinstance(error, BaseExceptionGroup):
-        text = f"{text}: {'; '.join(_told(each) for each in islice(errors_in(error), _MAX_ERRORS))}"
+        text = f"{text}: {'; '.join(_failure_text(each) for each in islice(errors_in(error), _MAX_ERRORS))}"
     return ToolOutcome(error=storable(text))
 
 
-def _told(error: BaseException) -> str:
+def _failure_text(error: BaseException) -> str:
     if type(error).__name__ in _CANCELLATIONS:
         return f"{type(error).__name__}: something that the tool waited for was cancelled"
     return error_text(error)

@@ -1,4 +1,4 @@
-"""Runs a tool once: in a task of its own, or in one of a bounded number of threads, of which one subject cannot use all.
+"""Runs a tool once, in its own task or in a worker thread. Threads are limited, and one subject cannot use all of them.
 
 A thread cannot be stopped. If its tool ran out of time, it outlives the call, stays occupied, and counts until the tool
 returns. `registry.py` limits the time.

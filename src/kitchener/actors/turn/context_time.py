@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from time import thread_time
 
 CONTEXT_TIME: ContextVar[Callable[[float], None] | None] = ContextVar("CONTEXT_TIME", default=None)
-"""Receives the processor time of each choice, seconds; None: nobody wants it."""
+"""Receives the processor time of each choice, seconds; None: it is not measured."""
 
 
 @contextmanager

@@ -78,7 +78,7 @@ _BUDGET_OF_VERSION_1: Final = "The token budget for this conversation does not c
 
 
 def apology_for(reason: FailureReason, policy_version: int, of_call: CallFailure | None = None) -> str:
-    """Returns the reply to the user for a work order that failed for this reason; `of_call`: that of its model call."""
+    """Returns the reply to the user for a work order that failed for this reason; `of_call`: the reason of its model call."""
     if reason == "BUDGET" and policy_version == 1:
         return _BUDGET_OF_VERSION_1
     text = APOLOGIES_OF_CALLS.get(of_call) if of_call is not None and policy_version > 10 else None

@@ -91,7 +91,7 @@ def instructions_of(
     verdict: QualityGateResult | None = None,
     turn_id: str = "",
 ) -> str:
-    """Returns the instructions of a reply: those of the class, and the requirements of this turn.
+    """Returns the instructions of a reply: the class's instructions and the requirements of this turn.
 
     The requirements are part of the instructions, so that users' prompt packs need no field for them.
 

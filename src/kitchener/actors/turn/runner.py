@@ -66,10 +66,10 @@ class TurnRunner:
         started = services.loop_time()
         deadline = call.deadline if call.deadline is not None else started + services.config.turn_deadline_s
         if self._tools.are_replaced:
-            with services.scope(deadline=deadline):  # if it passes, the turn begins with the earlier tools and ends at once
+            with anyio.CancelScope(deadline=deadline):  # if it passes, the turn begins with the earlier tools and ends at once
                 services = await self._tools.renew()
         turn = Turn(services, session, message, deadline, kept_apart(listener) if listener is not None else None)
-        queue.scope = scope = services.scope(deadline=deadline)
+        queue.scope = scope = anyio.CancelScope(deadline=deadline)
         self._ledgers.enter_turn()
         self._limiter.track(scope)
         self._tools.registry.hold(turn.turn_id, services.constants.tools)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-import anyio
-
 from kitchener.actors.admission.content import ContentIntake
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.authority.authority import ContextAuthority
@@ -23,7 +21,7 @@ from kitchener.actors.work.plan import ChainPlan, constraints_for, constraints_m
 from kitchener.actors.work.quality import QualityGate
 from kitchener.actors.work.turn_signals import vocabulary_of
 from kitchener.canonical import exact_list
-from kitchener.clock import Clock, TimestampText, loop_clock, scope_class
+from kitchener.clock import Clock, TimestampText, loop_clock
 from kitchener.config import HO2Config
 from kitchener.ledger import LedgerGroup
 from kitchener.records.entries import ConstraintsMapping, WorkOrderType
@@ -170,12 +168,12 @@ class TurnConstants:
         return self._blanks[wo_type]
 
     def hold_client_tools(self, turn_id: str, tools: ClientToolset) -> None:
-        """Gives a turn the caller's tools, besides those of the agent class. The runner takes them back."""
+        """Gives a turn the caller's tools in addition to the class's. The runner takes them back."""
         own = tools.runnable(is_trusted=self._trusts_clients, policy_version=self.policy_version)
         self.tools.hold(turn_id, self.tools.with_client_tools(own))
 
     def with_criteria_of(self, called: Iterable[str], acceptance: tuple[str, ...]) -> tuple[str, ...]:
-        """The acceptance criteria of a reply, with those of the tools that the model called for it."""
+        """The acceptance criteria of a reply, including the criteria of the tools that the model called for it."""
         if self.tool_acceptance and self.policy_version > 2:
             for tool_id in called:
                 acceptance = plan_acceptance(acceptance, self.tool_acceptance.get(tool_id, ()))
@@ -211,8 +209,6 @@ class TurnServices:
     timestamps: TimestampText = field(default_factory=TimestampText)
     loop_time: Callable[[], float] = field(default_factory=loop_clock)
     """The event loop's clock, seconds."""
-    scope: type[anyio.CancelScope] = field(default_factory=scope_class)
-    """The class of the cancel scope that enforces a turn's deadline."""
 
     def now(self) -> str:
         """The time of day, formatted as in a ledger."""

@@ -81,7 +81,7 @@ class _UpdateBuffer:
         return update
 
     def leave(self) -> None:
-        """Says that nobody reads any more. The turn waits for nobody then."""
+        """Says that the updates are no longer read. The turn then does not wait for its reader."""
         self._has_left = True
         self._tell_turn()
 

@@ -194,12 +194,12 @@ def _answer(options: Options, approval: str, given: Mapping[str, Any], by: str |
         operation = AnswerApproval(
             agent_class=agent_class, approval_id=approval, answered_by=account_name() if by is None else by, **given
         )
-        return _told(await administer(loaded, operation), is_json=is_json)
+        return _print_outcome(await administer(loaded, operation), is_json=is_json)
 
     return run_to_end(work)
 
 
-def _told(done: ApprovalOutcome, *, is_json: bool) -> int:
+def _print_outcome(done: ApprovalOutcome, *, is_json: bool) -> int:
     if is_json:
         print_json(done.model_dump(mode="json"))
     elif done.response is None:

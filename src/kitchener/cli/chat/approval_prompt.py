@@ -27,7 +27,7 @@ _BACK: Final = "an empty line goes back"
 
 @dataclass(slots=True)
 class ApprovalPrompt:
-    """The calls about which a chat asks: those of its session, and of the agents that it asked.
+    """The calls that a chat asks its user about: calls of its session, and of the agents that the session asked.
 
     A line that is no answer is a message, and the calls keep waiting.
     """
@@ -71,7 +71,7 @@ class ApprovalPrompt:
 
     @property
     def asker(self) -> str:
-        """The agent class whose call is asked about: that of the chat, if there is none."""
+        """The agent class whose call is asked about; the chat's own class if no call is."""
         return self._waiting[0].agent_class if self._waiting else self.agent_class
 
     def is_answer(self, word: str) -> bool:

@@ -372,7 +372,7 @@ def _holder(path: Path) -> str | None:
 async def _probe_providers(config: RuntimeConfig) -> list[Finding]:
     """Asks all configured providers in parallel for a short answer, each within its deadline. Findings are ordered by name."""
     found: dict[str, Finding] = {}
-    asked = dict(_asked(config))
+    asked = dict(_model_providers(config))
 
     async def ask(provider_id: str, provider: ProviderConfig) -> None:
         found[provider_id] = await _probe(config, provider_id, provider)
@@ -383,7 +383,7 @@ async def _probe_providers(config: RuntimeConfig) -> list[Finding]:
     return [found[provider_id] for provider_id in asked]
 
 
-def _asked(config: RuntimeConfig) -> Iterator[tuple[str, ProviderConfig]]:
+def _model_providers(config: RuntimeConfig) -> Iterator[tuple[str, ProviderConfig]]:
     for provider_id, provider in sorted(config.router.providers.items()):
         if not provider.is_built_in:
             yield provider_id, provider

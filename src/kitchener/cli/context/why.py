@@ -39,7 +39,7 @@ def head_lines(view: TurnView) -> Iterator[str]:
 
 
 def doubts(view: TurnView) -> Iterator[str]:
-    """Ways in which the explanation may differ from the turn: texts that cannot be read any more, and sizes."""
+    """Ways in which the explanation may differ from the turn: texts that can no longer be read, and sizes."""
     if view.past.unreadable:
         yield f"shown as erased below: {view.past.unreadable}"
     if not view.is_exact:
@@ -102,7 +102,7 @@ def entry_lines(view: TurnView, found: Explanation) -> Iterator[str]:
         entry = next((e for e in (*view.past.entries, *view.later) if e.ref == found.since), None)
         told = f"  {entry.entry_type}  {short_time(entry.timestamp)}" if entry is not None else ""
         yield f"  --> {found.since.ledger_id} {found.since.entry_id}{told}"
-    said = _said(view, found)
+    said = _item_text(view, found)
     if said:
         yield "   |"
         for line in said:
@@ -121,7 +121,7 @@ def _kind(view: TurnView, entity_id: str) -> str:
     return ""
 
 
-def _said(view: TurnView, found: Explanation) -> list[str]:
+def _item_text(view: TurnView, found: Explanation) -> list[str]:
     """The text of the item, shortened."""
     placed = find_placed(view.projection, found.entity_id) if view.projection is not None else None
     state, name = view.state, found.entity_id

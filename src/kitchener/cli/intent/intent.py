@@ -96,12 +96,12 @@ def declare(
         kitchener intent declare "compare prices" SES-0a1b2c3d --parent INT-0a1b2c3d4e5f6071
     """
 
-    def made(agent_class: str, session_id: str) -> IntentOperation:
+    def operation(agent_class: str, session_id: str) -> IntentOperation:
         return DeclareIntent(
             agent_class=agent_class, session_id=session_id, objective=objective, scope=scope, parent=parent, targets=target
         )
 
-    return _write(options, session, made, is_json=json)
+    return _write(options, session, operation, is_json=json)
 
 
 @app.command
@@ -124,13 +124,13 @@ def fork(
         kitchener intent fork INT-0a1b2c3d4e5f6071 "the flight" "the hotel" --active 1
     """
 
-    def made(agent_class: str, session_id: str) -> IntentOperation:
+    def operation(agent_class: str, session_id: str) -> IntentOperation:
         position = active - 1 if active is not None else None
         return ForkIntent(
             agent_class=agent_class, session_id=session_id, intent_id=intent, objectives=objectives, active=position
         )
 
-    return _write(options, session, made, is_json=json, intent=intent)
+    return _write(options, session, operation, is_json=json, intent=intent)
 
 
 @app.command
@@ -194,16 +194,16 @@ def reopen(
 
 
 def _change(options: Options, session: str | None, change: IntentChange, intent: str, why: str, *, is_json: bool) -> int:
-    def made(agent_class: str, session_id: str) -> IntentOperation:
+    def operation(agent_class: str, session_id: str) -> IntentOperation:
         return ChangeIntent(agent_class=agent_class, session_id=session_id, change=change, intent_id=intent, why=why)
 
-    return _write(options, session, made, is_json=is_json, intent=intent)
+    return _write(options, session, operation, is_json=is_json, intent=intent)
 
 
 def _write(
     options: Options,
     session: str | None,
-    made: Callable[[str, str], IntentOperation],
+    operation: Callable[[str, str], IntentOperation],
     *,
     is_json: bool,
     intent: str = "",
@@ -212,7 +212,7 @@ def _write(
 
     Args:
         options, session: which session; None: the one that declared the intent
-        made: the change, for an agent class and a session
+        operation: the change, for an agent class and a session
         is_json: whether to print JSON
         intent: the intent to change; "": a new one
     """
@@ -224,7 +224,7 @@ def _write(
             agent_class, session_id = await session_of_intent(paths, intent, options.first_agent)
         else:
             agent_class, session_id = await paths.class_of(session, options.first_agent), session
-        done = await administer(loaded, made(agent_class, session_id))
+        done = await administer(loaded, operation(agent_class, session_id))
         if is_json:
             print_json({"session_id": session_id, **done.model_dump(mode="json", exclude_unset=True)})
             return OK

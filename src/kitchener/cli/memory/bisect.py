@@ -8,7 +8,7 @@ import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK
-from kitchener.cli.memory.explain import TurnText, read_turn_text, told
+from kitchener.cli.memory.explain import TurnText, entry_text, read_turn_text
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, TurnChoice
 from kitchener.cli.replay import Tools, settings_and_tools
 from kitchener.cli.terminal.interrupt import run_to_end
@@ -87,7 +87,7 @@ async def _run(options: Options, question: BisectQuestion, tools: tuple[str, ...
         print_json({"agent_class": agent_class, **report.as_json()})
     else:
         turns = await _read_turns(paths, agent_class, report)
-        print_text("\n".join(_told(report, agent_class, turns)))
+        print_text("\n".join(_report_lines(report, agent_class, turns)))
     return OK if report.changes else NEGATIVE
 
 
@@ -102,7 +102,7 @@ def _turns_of(change: MemoryChange) -> list[str]:
     return list(dict.fromkeys(each.turn_id for each in change.sources if each.turn_id is not None))
 
 
-def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
+def _report_lines(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
     """The report as lines of text."""
     whom = f"{report.turn_id} of {report.subject_id} ({agent_class})"
     looked = (
@@ -113,7 +113,7 @@ def _told(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText])
         yield f"{whom}: nothing that was learned since {since} changes {_what(report)}"
         yield from _why_not(report)
     for change in report.changes:
-        yield from _told_change(change, whom, turns)
+        yield from _change_lines(change, whom, turns)
         yield ""
     if not report.is_exact:
         yield "the settings have changed since: with the recorded memory, the turn is not shown what is on record"
@@ -134,11 +134,11 @@ def _why_not(report: BisectReport) -> Iterator[str]:
         yield f"what else differs between the turns: kitchener context diff {good} {report.turn_id}"
 
 
-def _told_change(change: MemoryChange, whom: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
+def _change_lines(change: MemoryChange, whom: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
     entry, overlay = change.entry, change.overlay
     name = overlay.key if overlay is not None else events.read_as(QuarantinePayload, entry).get("target")
     yield f"{name!s} changes what {whom} is shown"
-    yield f"  {short_time(entry.timestamp)}  {told(entry)}  ({entry.ledger_id} {entry.entry_id})"
+    yield f"  {short_time(entry.timestamp)}  {entry_text(entry)}  ({entry.ledger_id} {entry.entry_id})"
     if overlay is not None:
         snapshot = overlay.gate_snapshot or {}
         gate = (
@@ -150,10 +150,10 @@ def _told_change(change: MemoryChange, whom: str, turns: Mapping[str, TurnText])
     yield "  before, after:"
     yield from (f"    {one_line(each, _WIDTH)}" for each in change.lines())
     if entry.entry_type == events.HO3_OVERLAY:
-        yield from _told_sources(change, turns)
+        yield from _source_lines(change, turns)
 
 
-def _told_sources(change: MemoryChange, turns: Mapping[str, TurnText]) -> Iterator[str]:
+def _source_lines(change: MemoryChange, turns: Mapping[str, TurnText]) -> Iterator[str]:
     behind = _turns_of(change)
     yield f"  because of {counted(len(change.sources), 'event')} in {counted(len(behind), 'turn')}:"
     for turn_id in behind[:_AT_MOST]:

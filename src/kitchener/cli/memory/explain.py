@@ -157,7 +157,7 @@ class ArtifactExplanation:
         yield from self._because()
         yield "\nwhat became of it:"
         for entry in sorted((*self.records, *self.quarantines), key=lambda each: each.seq):
-            yield f"  {short_time(entry.timestamp)}  {told(entry)}"
+            yield f"  {short_time(entry.timestamp)}  {entry_text(entry)}"
         turns = len(self.shown_in)
         yield f"\nshown in {counted(turns, 'turn')}{':' if turns else ' so far'}"
         for turn_id in _first(self.shown_in):
@@ -265,7 +265,7 @@ def record_json(entry: StoredEntry) -> dict[str, object]:
     return {"seq": entry.seq, **record_facts(entry, *_FACTS)}
 
 
-def told(entry: StoredEntry) -> str:
+def entry_text(entry: StoredEntry) -> str:
     """One entry in words."""
     payload = events.read_payload(entry.entry_type, entry.payload)
     given = payload.get("reason")

@@ -140,7 +140,7 @@ async def _add(found: SessionList, paths: LedgerPaths, agent_class: str, wanted:
     async with paths.reader(agent_class) as reader:
         if reader is None:
             return
-        said = await _said(reader, wanted, found) if wanted.words is not None else None
+        said = await _found_texts(reader, wanted, found) if wanted.words is not None else None
         if limit is not None and wanted.is_any:
             starts = await reader.last(key=SESSIONS_KEY, limit=limit)
         else:
@@ -158,7 +158,7 @@ async def _add(found: SessionList, paths: LedgerPaths, agent_class: str, wanted:
                 found.rows.append(row)
 
 
-async def _said(reader: LedgerReader, wanted: SessionFilter, found: SessionList) -> dict[str, list[FoundTurn]]:
+async def _found_texts(reader: LedgerReader, wanted: SessionFilter, found: SessionList) -> dict[str, list[FoundTurn]]:
     """The messages and replies with the wanted words, by session. Reads the whole ledger, each text once."""
     said: dict[str, list[FoundTurn]] = defaultdict(list)
     async for entry in reader.read(entry_type=(events.TURN_STARTED, events.TURN_COMPLETED, events.MESSAGE_IMPORTED)):

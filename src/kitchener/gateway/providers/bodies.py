@@ -361,7 +361,7 @@ def _check_shape(value: object) -> None:
 
 
 def _inside(level: list[object]) -> list[object]:
-    """Returns the values inside the objects and lists among these."""
+    """Returns the values one level deeper: those that the objects and lists of a level contain."""
     return [
         inner
         for each in level

@@ -111,7 +111,7 @@ def _tool_use(request: PromptRequest) -> ToolUse | None:
     return ToolUse(f"offline-{request.call}", tools[0].tool_id, filled(tools[0].parameters, message))
 
 
-def _heard(content: str) -> object:
+def _tool_result(content: str) -> object:
     """A tool result: an object or a text. That of a source that is not trusted stands in a data block below a line about it."""
     if (block := _BLOCK.fullmatch(content)) is not None:
         content = block["text"]
@@ -123,7 +123,7 @@ def _heard(content: str) -> object:
 def _tool_results(request: PromptRequest) -> list[tuple[str | None, object]]:
     """Tools by name, each with what it returned or with {"error": …}."""
     before = [(each["tool_id"], each) for each in request.variables.get("prior_results", ()) if "tool_id" in each]
-    return before + [(each.tool_id, _heard(each.content)) for each in request.messages if each.role == "tool"]
+    return before + [(each.tool_id, _tool_result(each.content)) for each in request.messages if each.role == "tool"]
 
 
 def _reply(request: PromptRequest, results: Sequence[tuple[str | None, object]]) -> str:
@@ -133,7 +133,7 @@ def _reply(request: PromptRequest, results: Sequence[tuple[str | None, object]])
     learned = " ".join(context.get("ho3_biases", ()))
     kept = [f"({_KEEPS}{_fitted(learned, MAX_QUOTE_CHARS)})"] if learned else []
     if results:
-        return "\n\n".join([*(_told(name, found) for name, found in results), *kept])
+        return "\n\n".join([*(_result_text(name, found) for name, found in results), *kept])
     shown = (given.get("classification") or {}, *given.get("prior_results", ()))
     classified: Mapping[str, object] = next((each for each in shown if "speech_act" in each), {})
     act, objective = str(classified.get("speech_act")), classified.get("candidate_objective")
@@ -156,7 +156,7 @@ def _quote(message: str, context_text: str) -> str:
     return _fitted(best.strip().rstrip("."), MAX_QUOTE_CHARS)
 
 
-def _told(name: str | None, found: object) -> str:
+def _result_text(name: str | None, found: object) -> str:
     """What a tool returned, a list line by line."""
     while isinstance(found, Mapping) and "result" in found:
         found = found["result"]

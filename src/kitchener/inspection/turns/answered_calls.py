@@ -1,4 +1,4 @@
-"""Reads the model calls of a turn that a provider answered, and what they used, without reading those of other turns."""
+"""Reads the answered model calls of one turn and the tokens that they used, without reading other turns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -147,7 +147,7 @@ def _as_recorded(
 
 
 def _lost(ref: Ref, why: Reasons) -> Item:
-    """Something that cannot be made any more: a rule that was changed, an entry that is gone. Its name is all there is."""
+    """An item that can no longer be rebuilt, such as a changed rule or a missing entry. Only its name is known."""
     item = evidence_item(ref.entry_id, ref, "", f"({ref.entry_id} as it was then)", lambda _: 0)
     if "RECALLED" in why or "RECENT" in why:
         return item

@@ -38,7 +38,7 @@ class RecordedSession:
     context_path: Path
     """The ledger of decisions beside it."""
     entries: tuple[StoredEntry, ...]
-    """In order."""
+    """In the order of the ledger."""
     shared: tuple[StoredEntry, ...] = ()
     """What the subject's other sessions wrote about the intents that they share, in order."""
 
@@ -59,7 +59,7 @@ class RecordedSession:
 
     @property
     def is_erased(self) -> bool:
-        """Whether what its subject said and was answered cannot be read any more."""
+        """Whether its messages and replies can no longer be read."""
         return any(is_sealed(value) for each in self.entries for value in each.payload.values())
 
     @property

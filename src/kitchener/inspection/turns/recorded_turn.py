@@ -93,7 +93,7 @@ class TurnView:
     spent: Spending = field(default_factory=Spending)
     """What these calls used."""
     breaks: tuple[BreakCause, ...] | None = None
-    """Why its prompt does not begin as that of the turn before; (): it does; None: there is nothing to compare."""
+    """Why its prompt begins differently from the previous turn's; (): it does not; None: there is none to compare."""
     end: TurnEnd = NOT_ENDED
     """How the turn ended."""
     approvals: TurnApprovals = field(default=TurnApprovals())
@@ -101,7 +101,7 @@ class TurnView:
     gathered: tuple[str, ...] = field(default=())
     """Where attention chose: the turns and other entries that it showed."""
     kept_results: tuple[ToolResult, ...] = ()
-    """The results of tools that were kept for the turn, also those of intents that it did not reach."""
+    """The results of tools that were kept for the turn, including results of intents that it did not reach."""
 
     def explain(self, name: str) -> Explanation:
         """What became of an entry or an entity in this turn.

@@ -56,7 +56,7 @@ class TurnApprovals:
         }
 
     def lines(self) -> Iterator[str]:
-        """For a reader."""
+        """The requests and answers as lines for the terminal."""
         for each in self.asked:
             asked = "asked the client to run" if each.is_of_client else f"asked for approval, by rule {each.rule!r}:"
             yield f"{asked} {each.approval_id}, {_call(each)}"

@@ -24,14 +24,14 @@ async def read_breaks(paths: LedgerPaths, agent_class: str, session_id: str) -> 
 
 
 def break_text(causes: Sequence[BreakCause]) -> str:
-    """A break, for a reader."""
+    """Returns one line that says why a prompt cache could not be used."""
     return f"no cache could serve what the prompt before began with: {causes_text(causes)}"
 
 
 async def read_turn_breaks(
     paths: LedgerPaths, past: RecordedSession, turn_id: str, decided: Sequence[StoredEntry], recorded: RecordedLists
 ) -> tuple[BreakCause, ...] | None:
-    """Why the prompt of a turn does not begin as that of the turn before; (): it does; None: there is nothing to compare.
+    """Why the prompt of a turn begins differently from the previous turn's; (): it does not; None: there is none to compare.
 
     Reads the calls of these two turns only.
 

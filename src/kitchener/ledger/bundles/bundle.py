@@ -138,7 +138,7 @@ def write_part(write: Callable[[bytes], object], selection: BundleSelection) -> 
         LedgerDamaged: a line is malformed or has the wrong number
         LedgerPathError: the ledger cannot be read
     """
-    path, held = selection.path, _held(selection)
+    path, held = selection.path, _signed_head(selection)
     head_seq, head_hash = (held.seq, held.chain_hash) if held is not None else selection.head
     head = held.as_json() if held is not None else {"chain_hash": head_hash, "ledger_id": selection.ledger_id, "seq": head_seq}
     first, shown_seqs = selection.seqs[0], frozenset(selection.seqs)
@@ -153,26 +153,26 @@ def write_part(write: Callable[[bytes], object], selection: BundleSelection) -> 
     return BundlePart(selection.ledger_id, len(selection.seqs), first, head_seq, held, is_chain=True)
 
 
-def _held(selection: BundleSelection) -> Checkpoint | None:
+def _signed_head(selection: BundleSelection) -> Checkpoint | None:
     """The signed head; None: there is none, or it was signed before the last selected entry was written."""
     held = read_checkpoint(selection.path)
     return held if held is not None and held.seq >= selection.seqs[-1] else None
 
 
 def _head_seq(selection: BundleSelection) -> int:
-    held = _held(selection)
+    held = _signed_head(selection)
     return held.seq if held is not None else selection.head[0]
 
 
 def _has_path(selection: BundleSelection) -> bool:
     """Whether a path can link entries to the head. False if an earlier version signed it."""
-    held = _held(selection)
+    held = _signed_head(selection)
     return held is None or held.tree is not None
 
 
 def _write_path_part(write: Callable[[bytes], object], selection: BundleSelection, linked: set[int]) -> BundlePart:
     """Writes the part of one ledger: rows of the selected entries and of those to which they refer, and the path."""
-    held, shown_seqs = _held(selection), frozenset(selection.seqs)
+    held, shown_seqs = _signed_head(selection), frozenset(selection.seqs)
     seq, chain = (held.seq, held.chain_hash) if held is not None else selection.head
     paths = read_paths(selection.path, selection.ledger_id, sorted(shown_seqs | linked), (seq, chain))
     if held is not None and (held.segments, held.tree) != (paths.segments, paths.tree):

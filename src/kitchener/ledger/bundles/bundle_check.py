@@ -99,7 +99,7 @@ class VerifiedPart(NamedTuple):
     chain_hash: str
     """Chain hash of that entry, which covers every entry up to it."""
     signer: str | None
-    """Who signed the head; None: nobody."""
+    """Who signed the head; None: it is not signed."""
 
 
 def read_part(data: bytes, *, public_key: str | None = None) -> VerifiedPart:

@@ -141,7 +141,7 @@ def may_be_ledger(path: Path) -> bool:
 
 
 def find_line(read: ReadBytes, number: int, start: Mark = START) -> tuple[int, bytes] | None:
-    """Byte offset and bytes (without LF) of the n-th line, which is that of entry n; None: there is none.
+    """Byte offset and bytes (without LF) of line n, which holds entry n; None: there is no such line.
 
     Args:
         read: reads a verified file

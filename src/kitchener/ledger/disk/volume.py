@@ -93,7 +93,7 @@ class Volume:
 
     @property
     def finished_seq(self) -> int:
-        """Number of the last entry in the finished segments, all of which are on disk; 0: there is no segment."""
+        """Number of the last entry in the finished segments, which are all on disk; 0: there is no segment."""
         manifests = self._view.manifests
         return manifests[-1].last_seq if manifests else 0
 

@@ -29,14 +29,14 @@ def as_read(entry: StoredEntry, opener: Opener | None) -> StoredEntry:
     """
     holder = entry
     while entry.entry_type == ENTRY_IMPORTED:
-        entry = _held(entry, opener, holder)
+        entry = _imported_entry(entry, opener, holder)
     return entry
 
 
 def innermost(entry: StoredEntry) -> StoredEntry:
     """The entry that was written first, even if it was imported for the replay only. Raises as `as_read`."""
     while entry.entry_type in IMPORTED_TYPES:
-        entry = _held(entry, entry._opener, entry)
+        entry = _imported_entry(entry, entry._opener, entry)
     return entry
 
 
@@ -52,7 +52,7 @@ def at_origin(holder: StoredEntry, index_keys: IndexKeys | None, opener: Opener 
     return as_read(made, opener)
 
 
-def _held(entry: StoredEntry, opener: Opener | None, holder: StoredEntry) -> ImportedEntry:
+def _imported_entry(entry: StoredEntry, opener: Opener | None, holder: StoredEntry) -> ImportedEntry:
     origin, held, body = _parts(entry)
     made = ImportedEntry(
         entry.ledger_id,

@@ -122,7 +122,7 @@ class CommitGroup:
             self.stop()
 
     def stop(self) -> None:
-        """Ends the thread that writes, after the round that runs. There are no rounds any more."""
+        """Ends the thread that writes, after the current round. No round follows."""
         self._thread.stop()
 
     def enter_turn(self) -> None:

@@ -32,7 +32,7 @@ EligibilityReason = Literal[
 SuppressReason = Literal["DEFERRED", "BUDGET_EVICTION", "LOW_URGENCY", "ERASED", "UNSUPPORTED"]
 """Why an eligible item was not shown in full."""
 EmbeddingProblem = Literal["DEADLINE", "FAILED", "PAUSED"]
-"""Why texts have no vectors: the wait ended, the provider failed, or nobody was asked so soon after a failure."""
+"""Why texts have no vectors: the wait ended, the provider failed, or no provider was asked so soon after a failure."""
 Runs = list[list[int]]
 """Positions in a list, as `[first, end)` pairs."""
 

@@ -117,7 +117,7 @@ class ToolStartedPayload(CommonPayload):
     idempotency_key: str
     read_only: bool
     approval_id: NotRequired[str]
-    """The approval that allowed this call; absent: nobody was asked."""
+    """The approval that allowed this call; absent: it needed none."""
 
 
 class QuestionMapping(TypedDict):

@@ -90,7 +90,7 @@ class ImportedHead(TypedDict):
     seq: int
     chain_hash: str
     signer: str | None
-    """Who signed it; None: nobody."""
+    """Who signed it; None: it is not signed."""
 
 
 class SessionImportedPayload(CommonPayload):

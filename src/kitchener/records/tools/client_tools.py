@@ -46,7 +46,7 @@ class ClientCall:
     call_id: str
     """`{wo_id}.{call}`"""
     name: str
-    """The tool."""
+    """The tool that the model called."""
     arguments: Mapping[str, object]
     """As the model gave them. They fit the schema of the tool."""
 

@@ -1,4 +1,4 @@
-"""What a tool asks a person in place of a result, and the answer with which its call is made again. Plain values."""
+"""A tool's question to a person, which it returns in place of a result, and the answer. Plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

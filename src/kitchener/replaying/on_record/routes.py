@@ -65,11 +65,11 @@ class AnyRoute(Routes):
         super().__init__(RouterConfig())
 
     def difference(self, request: PromptRequest, attempts: Sequence[Attempt]) -> RouteDifference | None:
-        """None."""
+        """Returns None: no recorded route differs."""
         return None
 
     def changed_fields(self, recorded: RecordedSources | None, provider_id: str) -> FieldsDifference | None:
-        """None."""
+        """Returns None: no recorded field differs."""
         return None
 
 

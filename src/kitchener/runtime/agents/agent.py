@@ -98,7 +98,7 @@ class Agent:
         self._opening, self._closing = _OpeningAttempt(), anyio.Event()
 
     async def opened(self) -> OpenedClass:
-        """The class, as its requests for approval are read. Opens its ledgers if need be."""
+        """What is needed to read the class's requests for approval. Opens its ledgers if they are not open."""
         await self.ready()
         return OpenedClass(self.ledgers.ho2m, self.asks)
 

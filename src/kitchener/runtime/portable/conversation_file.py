@@ -99,7 +99,7 @@ class ConversationFile:
             record = self._record(number, line)
             name = self._text(number, "session", record.get("session"), MAX_NAME)
             if open_one is not None and (name != open_one.name or "messages" in record):
-                yield open_one.made()
+                yield open_one.conversation()
                 open_one = None
             if open_one is None:
                 count += 1
@@ -113,7 +113,7 @@ class ConversationFile:
             else:
                 open_one = self._continued(open_one, number, line, record, name)
         if open_one is not None:
-            yield open_one.made()
+            yield open_one.conversation()
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         number = 0
@@ -225,6 +225,6 @@ class _Open:
         self.name, self.title, self.size = name, cast("str | None", None), 0
         self.messages: list[SpokenMessage] = []
 
-    def made(self) -> SpokenConversation:
+    def conversation(self) -> SpokenConversation:
         """The whole conversation."""
         return SpokenConversation(self.name, self.title, tuple(self.messages))

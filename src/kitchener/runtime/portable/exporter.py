@@ -56,7 +56,7 @@ class SessionExport:
     subject_id: str
     agent_class: str
     path: str
-    """The folder."""
+    """The folder that the export wrote."""
     turns: int
     """Number of completed turns."""
     entries: int

@@ -253,7 +253,7 @@ class _Target:
         """Appends the entries of one ledger in one commit, except those that an earlier import added."""
         ledger, entries = self._ledgers[name], self._folder.entries(name)
         there, shared = await self._there(name, ledger), await self._shared(name, ledger)
-        made = [self._held(name, entry, shared) for entry in entries if entry.ref not in there]
+        made = [self._import_entry(name, entry, shared) for entry in entries if entry.ref not in there]
         if name == "ho2m":
             made.sort(key=lambda each: each.entry_type == events.ENTRY_IMPORTED)  # entries that only replays read come last
             made.append(self._record())
@@ -281,7 +281,7 @@ class _Target:
             return False
         return bool(entry.body["payload"].get("session_id") == self._session_id)
 
-    def _held(self, name: LedgerName, entry: FolderEntry, shared: set[Ref]) -> LedgerEntry:
+    def _import_entry(self, name: LedgerName, entry: FolderEntry, shared: set[Ref]) -> LedgerEntry:
         """The import entry that contains an entry of the folder."""
         line, is_known = entry.line, entry.ref in shared
         payload: ImportedPayload = {

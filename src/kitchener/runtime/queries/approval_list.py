@@ -43,7 +43,7 @@ class ApprovalInfo:
 
     @property
     def approval_id(self) -> str:
-        """Id of the request."""
+        """The id with which the request is answered."""
         return self.request["approval_id"]
 
     @property

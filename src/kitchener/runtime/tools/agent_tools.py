@@ -63,7 +63,7 @@ class AgentTool(Tool[..., object]):
         if context.report is None:  # nobody watches
             result: Any = await supervisor.handle_turn(message, **turn)
         else:
-            result = await _told(supervisor.stream_turn(message, **turn), context)
+            result = await _reported_result(supervisor.stream_turn(message, **turn), context)
         if result.error is not None:
             raise ToolError(f"{self.agent_class} could not answer ({result.error.kind}): {result.response}")
         return str(result.response)
@@ -78,7 +78,7 @@ class AgentTool(Tool[..., object]):
             return await supervisor.start_session(subject_id=context.subject_id, external_id=name)
 
 
-async def _told(updates: AsyncGenerator[TurnUpdate, None], context: ToolContext) -> TurnResult:
+async def _reported_result(updates: AsyncGenerator[TurnUpdate, None], context: ToolContext) -> TurnResult:
     """The result of a turn. Reports the turn's tools and their progress to the listener of the calling turn."""
     result = None
     async with aclosing(updates):

@@ -1,4 +1,4 @@
-"""Limits how often an address may send wrong keys, so that nobody finds a key by guessing.
+"""Limits how often an address may send wrong keys, so that keys cannot be guessed.
 
 A key that was good from an address before stays good there while the address is held back: behind a proxy, all clients have one
 address. Explained in `docs/server.md`.

@@ -25,7 +25,7 @@ from kitchener.serve.agui.interrupts import answered_session, given_answers, has
 from kitchener.serve.agui.run_events import RunEvents
 from kitchener.serve.agui.run_input import CONTINUED, RESUMED, AskedRun, RunInput, message_id, read_run
 from kitchener.serve.chat_completions.asked_content import checked_content
-from kitchener.serve.chat_completions.chat_chunks import told_of
+from kitchener.serve.chat_completions.chat_chunks import turn_fields
 from kitchener.serve.chat_completions.client_functions import read_functions
 from kitchener.serve.chat_completions.client_outputs import continued_run, session_of_outputs, waits_for
 from kitchener.serve.chat_completions.session_finder import SessionFinder
@@ -35,7 +35,7 @@ from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.problems import RequestRefused, problem_for
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
 
-MAX_TOLD: Final = 500
+MAX_SHOWN_TURNS: Final = 500
 """Most turns of a thread, the newest ones, that a client without messages gets."""
 _STOPPED: Final = "turn_stopped"
 
@@ -80,7 +80,7 @@ class AguiEndpoint:
                 return resumed
         elif not asked.body.messages:
             caller.check("read")
-            return await self._told(place_of(request), supervisor, subject_id, asked)
+            return await self._shown_thread(place_of(request), supervisor, subject_id, asked)
         if asked.outputs is not None:
             continued = await self._continued(request, supervisor, subject_id, asked, content)
             if continued is not None:
@@ -178,7 +178,7 @@ class AguiEndpoint:
             raise UnknownApproval(answers[0].interrupt_id)
         return session
 
-    async def _told(self, place: RequestPlace, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp:
+    async def _shown_thread(self, place: RequestPlace, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp:
         """The messages and the waiting calls of a thread, for a client that has no messages. No turn runs."""
         thread_id = asked.body.thread_id
         if is_session_id(thread_id):
@@ -191,7 +191,7 @@ class AguiEndpoint:
                 return EventStream(_once(self._empty(asked)), self._config, _nobody)
             session = await supervisor.session(found)
         place.count_more(length_of(session) // READ_TURNS)
-        said = [each async for each in session.read_history()][-MAX_TOLD:]
+        said = [each async for each in session.read_history()][-MAX_SHOWN_TURNS:]
         messages = list[dict[str, object]]()
         for each in said:
             if each.user_message and not each.is_resumed:
@@ -239,7 +239,7 @@ class AguiEndpoint:
             session = await supervisor.session(session.session_id)
             ho2m = self._access.runtime.ledgers(supervisor.agent_class).ho2m
             waiting = waiting_calls(await read_requested(ho2m, session)) if has_waiting(session) else []
-            yield made.finish(self._now_ms(), waiting, _told(result, asked, ho2m.position))
+            yield made.finish(self._now_ms(), waiting, _added_fields(result, asked, ho2m.position))
         except Exception as error:  # noqa: BLE001  the status is sent, so the stream itself says what went wrong
             if isinstance(error, TurnReplaced) or (isinstance(error, RequestRefused) and error.code == _STOPPED):
                 yield made.cancel(self._now_ms())
@@ -267,11 +267,11 @@ async def _answer_all(
     return last
 
 
-def _told(result: TurnResult | None, asked: AskedRun, position: int) -> dict[str, object] | None:
+def _added_fields(result: TurnResult | None, asked: AskedRun, position: int) -> dict[str, object] | None:
     """The fields that this server adds to a run; None: no turn has run."""
     if result is None:
         return None
-    told = told_of(result)
+    told = turn_fields(result)
     told["why"] = f"/v1/sessions/{result.session_id}/turns/{result.turn_id}/why"
     told["ledger_position"] = position
     if asked.skipped:

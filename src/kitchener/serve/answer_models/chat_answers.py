@@ -38,7 +38,7 @@ class CalledFunctionAnswer(DescribedAnswer):
 
     name: str
     arguments: str
-    """JSON."""
+    """The arguments that the model gave, as JSON text."""
 
 
 class ToolCallAnswer(DescribedAnswer):
@@ -51,7 +51,7 @@ class ToolCallAnswer(DescribedAnswer):
 
 
 class ChatMessageAnswer(DescribedAnswer):
-    """The reply."""
+    """The agent's reply, or the functions that it calls."""
 
     role: Literal["assistant"]
     content: str | None

@@ -67,11 +67,11 @@ class ApprovalRequestItemAnswer(DescribedAnswer):
     id: str
     type: Literal["mcp_approval_request"]
     name: str
-    """The tool."""
+    """The tool that waits for approval."""
     server_label: str
     """The label of its MCP server; `kitchener` for any other tool."""
     arguments: str
-    """JSON."""
+    """The arguments that the model gave, as JSON text."""
 
 
 class ApprovalResponseItemAnswer(DescribedAnswer):
@@ -93,7 +93,7 @@ class FunctionCallItemAnswer(DescribedAnswer):
     """Names the call when the client gives its output."""
     name: str
     arguments: str
-    """JSON."""
+    """The arguments that the model gave, as JSON text."""
     status: Literal["completed"]
 
 
@@ -159,7 +159,7 @@ class ResponseUsageAnswer(DescribedAnswer):
 
 
 class ConversationAnswer(DescribedAnswer):
-    """The session."""
+    """The session to which the response belongs."""
 
     id: str
 

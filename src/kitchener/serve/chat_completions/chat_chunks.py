@@ -95,7 +95,7 @@ def usage_of(used: TokenUsage) -> dict[str, object]:
     }
 
 
-def told_of(result: TurnResult) -> dict[str, object]:
+def turn_fields(result: TurnResult) -> dict[str, object]:
     """The fields about a turn that this server adds to its reply."""
     return {
         "session_id": result.session_id,

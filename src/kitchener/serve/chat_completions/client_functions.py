@@ -34,7 +34,7 @@ class GivenOutputs(NamedTuple):
     session_id: str
     wo_id: str
     outputs: Mapping[str, ClientOutput]
-    """By the id of the call."""
+    """The outputs of the client's functions, by the id of their call."""
 
 
 def read_functions(

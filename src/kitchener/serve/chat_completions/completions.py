@@ -22,7 +22,7 @@ from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
 from kitchener.serve.chat_completions.approval_answers import given_answer, told_how
 from kitchener.serve.chat_completions.asked_content import checked_content
-from kitchener.serve.chat_completions.chat_chunks import Heading, chunks, told_of, whole_as_chunks
+from kitchener.serve.chat_completions.chat_chunks import Heading, chunks, turn_fields, whole_as_chunks
 from kitchener.serve.chat_completions.chat_request import STILL_WAITING, UTILITY, ChatBody, ChatRequest, read_body, read_request
 from kitchener.serve.chat_completions.client_functions import read_functions
 from kitchener.serve.chat_completions.client_history import spoken_answer
@@ -220,7 +220,7 @@ class CompletionEndpoints:
         return _nothing
 
     async def _whole(self, heading: Heading, result: TurnResult, told_how: TellingHow) -> Response:
-        told, used, text = told_of(result), TokenUsage.of_turn(result), result.response + await told_how(result)
+        told, used, text = turn_fields(result), TokenUsage.of_turn(result), result.response + await told_how(result)
         sent = heading.whole(text, used, told, result.client_calls, truncated=result.truncated)
         return json_response(sent, headers={SESSION_HEADER: result.session_id})
 

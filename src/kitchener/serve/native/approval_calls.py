@@ -21,7 +21,7 @@ from kitchener.serve.operations_table import read_model
 from kitchener.serve.problems import json_response
 from kitchener.serve.served_turns import ServedTurns, WholeRun
 
-_TOLD: Final = (
+_FIELDS: Final = (
     "approval_id",
     "session_id",
     "turn_id",
@@ -79,13 +79,13 @@ class ApprovalCalls:
             subject_of(request),
         )
         found = await self._access.runtime.pending_approvals(supervisor.agent_class, subject_id=subject_id)
-        return json_response({"approvals": _told(request, found)})
+        return json_response({"approvals": _as_json(request, found)})
 
     async def waiting(self, request: Request) -> ASGIApp:
         """The calls of a session, and of the agents that it asked, that wait, oldest first."""
         of, runtime = await self._access.of(request), self._access.runtime
         found = await runtime.pending_approvals(of.supervisor.agent_class, session_id=of.session.session_id)
-        return json_response({"approvals": _told(request, found)})
+        return json_response({"approvals": _as_json(request, found)})
 
     async def approve(self, request: Request) -> ASGIApp:
         """Allows a call, and answers with the reply of the continued turn."""
@@ -115,7 +115,7 @@ class ApprovalCalls:
         return json_response({"result": result_json(result) if result is not None else None})
 
 
-def _told(request: Request, found: Iterable[ApprovalInfo]) -> list[dict[str, object]]:
+def _as_json(request: Request, found: Iterable[ApprovalInfo]) -> list[dict[str, object]]:
     """What the key may read: an agent that was asked may be one that it does not reach."""
     reached = [each for each in found if caller_of(request).reaches(each.agent_class)]
-    return [{"agent": each.agent_class, **{name: getattr(each, name) for name in _TOLD}} for each in reached]
+    return [{"agent": each.agent_class, **{name: getattr(each, name) for name in _FIELDS}} for each in reached]

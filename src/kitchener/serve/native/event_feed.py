@@ -22,7 +22,7 @@ from kitchener.serve.event_stream import EventStream, event
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.native.session_calls import flag, number
 
-TOLD: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+STREAMED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     events.SESSION_START: ("session_started", ("agent_class", "external_id")),
     events.SESSION_END: ("session_ended", ("reason",)),
     events.MESSAGE_IMPORTED: ("message_imported", ("turn_id", "role", "text", "speaker", "said_at")),
@@ -104,7 +104,7 @@ class EventFeed:
                 told = list[bytes]()
                 async for entry in ho2m.read(session_id=session_id, after_seq=after, up_to_seq=position):
                     after = entry.seq
-                    if entry.entry_type in TOLD:
+                    if entry.entry_type in STREAMED:
                         told.append(event_of(entry))
                         count += 1
                     if count == READ_EVENTS:
@@ -124,7 +124,7 @@ class EventFeed:
 
 def event_of(entry: StoredEntry) -> bytes:
     """The event that tells of an entry."""
-    name, fields = TOLD[entry.entry_type]
+    name, fields = STREAMED[entry.entry_type]
     payload = events.read_payload(entry.entry_type, entry.payload)
     told: dict[str, object] = {field: opened(payload[field]) for field in fields if field in payload}
     return event({"at": entry.timestamp, **told}, name=name, number=entry.seq)

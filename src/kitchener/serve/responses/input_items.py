@@ -129,7 +129,7 @@ class _Items:
             items.append(item)
 
     def _item(self, entry_type: str, turn_id: str, payload: Mapping[str, object]) -> dict[str, object] | None:
-        """The item that an entry is; None: it is none of its own."""
+        """Converts an entry to an item; None: the entry has no item of its own."""
         name = turn_id.removeprefix("T-").replace("-", "_")
         if entry_type == events.TURN_STARTED:
             started = payload_as(TurnStartedPayload, payload)

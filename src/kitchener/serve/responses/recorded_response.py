@@ -15,7 +15,7 @@ from kitchener.records.index_keys import turn_index_key
 from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
 from kitchener.records.turn import TurnCompleted, TurnResult, TurnUpdate
 from kitchener.serve.answer_models.response_answers import ResponseStatus
-from kitchener.serve.chat_completions.chat_chunks import told_of
+from kitchener.serve.chat_completions.chat_chunks import turn_fields
 from kitchener.serve.native.session_access import FoundSession, SessionAccess
 from kitchener.serve.responses.response_objects import (
     CompletedFields,
@@ -62,19 +62,19 @@ class RecordedResponse(NamedTuple):
         if self.result is None:
             error = self.aborted and (STOPPED if self.status == "cancelled" else f"the turn was aborted: {self.aborted}")
             return self.head.response(self.status, error=error)
-        reply, told = self.result.response, self.told
+        reply, told = self.result.response, self.completed_fields
         message = message_item(self.head.message_id, reply, told["status"])
         return self.head.response(output=output_of(message, reply, self.requests), **told)
 
     @property
-    def told(self) -> CompletedFields:
+    def completed_fields(self) -> CompletedFields:
         """The fields of a response with a reply besides its items."""
         assert self.result is not None
         return {
             "status": reply_status(truncated=self.result.truncated),
             "completed_at": self.completed_at,
             "used": TokenUsage.of_turn(self.result),
-            "told": told_of(self.result),
+            "told": turn_fields(self.result),
         }
 
 

@@ -239,7 +239,7 @@ class ResponseEndpoints:
                     elif isinstance(update, TurnCompleted):
                         assert log.head is not None
                         recorded = await completed_response(ledgers.ho2m, log.head, update.result, self._servers)
-                        log.complete(update.result.response, recorded.requests, **recorded.told)
+                        log.complete(update.result.response, recorded.requests, **recorded.completed_fields)
         except Exception as error:  # noqa: BLE001  the client may have its status, so the log itself says what went wrong
             if log.head is not None:
                 is_stopped = turn.is_stopped  # by a request, by the server or with its client
@@ -360,7 +360,7 @@ def _log_of(recorded: RecordedResponse, after: int) -> ResponseLog:
     else:
         log.go_on(recorded.head)
     if recorded.result is not None:
-        log.complete(recorded.result.response, recorded.requests, **recorded.told)
+        log.complete(recorded.result.response, recorded.requests, **recorded.completed_fields)
     elif recorded.aborted is not None:
         log.fail(recorded.response())
     log.close()

@@ -97,7 +97,7 @@ class ToolCalls:
     budget: CallBudget
     """Decides whether the model may call further tools."""
     pages: ResultPages
-    """The results of which the model was shown only the beginning."""
+    """The results that were cut: the model was shown only their beginning."""
     count: int
     """Number of tool calls so far, including refused ones."""
 
@@ -306,8 +306,8 @@ async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Mes
     *earlier, last = resumption.rounds
     messages = list[Message]()
     for each in earlier:
-        messages += [Message("assistant", each.text, tool_uses=each.uses), *_heard(calls, each).values()]
-    shown = _heard(calls, last)  # before the waiting calls are made, which may read on in a long result
+        messages += [Message("assistant", each.text, tool_uses=each.uses), *_outcome_messages(calls, each).values()]
+    shown = _outcome_messages(calls, last)  # before the waiting calls are made, which may read on in a long result
     uses = [last.uses[each.place] for each in resumption.pending]
     answers = {at: each.answer for at, each in enumerate(resumption.pending) if each.answer is not None}
     outcomes = await calls.run(uses, answers)
@@ -318,7 +318,7 @@ async def resumed_messages(calls: ToolCalls, resumption: Resumption) -> list[Mes
     return [*messages, Message("assistant", last.text, tool_uses=last.uses), *[shown[place] for place in sorted(shown)]]
 
 
-def _heard(calls: ToolCalls, one: ToolRound) -> dict[int, Message]:
+def _outcome_messages(calls: ToolCalls, one: ToolRound) -> dict[int, Message]:
     """The messages with the recorded outcomes of a round, by the positions of the calls."""
     found = dict[int, Message]()
     for place, (use, heard) in enumerate(zip(one.uses, one.outcomes, strict=True)):

@@ -1,4 +1,4 @@
-"""Arranges rebuilt requests to models for the page, and compares them with those of the turn before. Pure.
+"""Arranges rebuilt requests to models for the page, and compares them with the previous turn's. Pure.
 
 Later requests of a turn repeat the messages of earlier ones. The page contains each text once and refers to it, so that its
 size is proportional to the conversation.

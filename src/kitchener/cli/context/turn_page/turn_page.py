@@ -1,4 +1,4 @@
-"""Gathers the content of the page about a turn: its explanation, requests and tools, and those of the turn before.
+"""Gathers the content of the page about a turn: the explanation, requests and tools of this turn and the previous one.
 
 `context explain`, `--prompt` and `context diff` print the same facts. `sections.py` arranges them; `page_file.py` renders them.
 """

@@ -65,7 +65,7 @@ _MAX_HELD: Final = 200
 
 
 class _Call:
-    """A tool request, of which a stream sends one part after the other."""
+    """A tool request that arrives in parts over a stream."""
 
     __slots__ = ("arguments", "name", "signed", "use_id")
 

@@ -220,7 +220,7 @@ class ChatEndpoint:
             return ProviderError(
                 self._provider_id,
                 reason_of(error.status, error.body),
-                redacted_line(_told(error), self._redaction),
+                redacted_line(_status_text(error), self._redaction),
                 status=error.status,
                 retry_after_s=error.retry_after_s,
             )
@@ -252,7 +252,7 @@ async def _read_to_end(answer: PostedAnswer) -> None:
                 pass
 
 
-def _told(error: StatusError) -> str:
+def _status_text(error: StatusError) -> str:
     if 300 <= error.status < 400:
         return f"HTTP {error.status}: the endpoint redirects, which is not followed; set `base_url` to the final address"
     return told_by(error.status, error.body)

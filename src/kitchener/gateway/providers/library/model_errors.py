@@ -71,7 +71,7 @@ def translated(error: Exception, provider_id: str, redaction: Redaction, proxy: 
     return ProviderError(
         provider_id,
         _reason(error, status),
-        redacted_line(_told(error, status, proxy), redaction),
+        redacted_line(_error_text(error, status, proxy), redaction),
         status=status,
         retry_after_s=retry_after_s if isinstance(retry_after_s, float | int) and 0 <= retry_after_s < inf else None,
     )
@@ -94,7 +94,7 @@ def _reason(error: Exception, status: int | None) -> ProviderReason:
     return "empty" if isinstance(error, IndexError) else "malformed"
 
 
-def _told(error: Exception, status: int | None, proxy: str | None) -> str:
+def _error_text(error: Exception, status: int | None, proxy: str | None) -> str:
     if status is not None:
         return told_by(status, getattr(error, "body", None))
     if isinstance(error, IndexError):
