@@ -8,6 +8,9 @@ from typing import Final
 _SERVE: Final = ("httptools", "jwt", "starlette", "uvicorn")
 """What `kitchener.serve` imports. Other packages bring some of these, so each of them may be the one that is missing."""
 
+_MODELS: Final = ("httpx", "httpx2", "pydantic_ai")
+"""What providers of kind `model` import, besides the packages of their vendors."""
+
 
 def needs(extra: str) -> str:
     """Returns the part of an error message that names a missing extra and how to install it."""
@@ -17,6 +20,11 @@ def needs(extra: str) -> str:
 def can_serve() -> bool:
     """Tells whether all libraries of the extra `serve` are installed, without importing them."""
     return all(importlib.util.find_spec(each) is not None for each in _SERVE)
+
+
+def can_call_vendors() -> bool:
+    """Tells whether the libraries of the extra `models` are installed, without importing them."""
+    return all(importlib.util.find_spec(each) is not None for each in _MODELS)
 
 
 def import_of_extra(module: str, extra: str) -> ModuleType:

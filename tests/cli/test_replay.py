@@ -36,6 +36,13 @@ def test_all_sessions_of_all_classes(recorded: Cli) -> None:
     assert recorded("replay", "--all", "--json").json["ok"] is True
 
 
+def test_all_sessions_of_one_class(recorded: Cli) -> None:
+    """Regression: `--agent` was passed over, and the sessions of all classes were replayed."""
+    theirs = sessions(recorded, "--agent", "RESIDENT:bo")
+    found = recorded("replay", "--all", "--agent", "RESIDENT:bo", "--json").json["sessions"]
+    assert [each["session_id"] for each in found] == theirs
+
+
 def test_one_session_wherever_it_is(recorded: Cli) -> None:
     """Its agent class is found by itself."""
     (theirs,) = sessions(recorded, "--agent", "RESIDENT:bo")

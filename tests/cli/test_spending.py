@@ -50,6 +50,18 @@ def sessions(cli: Cli, tmp_path: Path) -> list[str]:
     return anyio.run(talk)
 
 
+def test_all_agent_classes_are_summed_up(cli: Cli, sessions: list[str], tmp_path: Path) -> None:
+    """Regression: where there are several, one of them had to be named."""
+    (tmp_path / "kitchener.toml").write_text("[agents.DESK]\n[agents.OTHER]\n", encoding="utf-8")
+    found = cli("gateway", "cost", "--json").json
+    of_one = cli("gateway", "cost", "--agent", "ADMIN", "--json").json
+    assert (found["agent_class"], of_one["agent_class"]) == (None, "ADMIN")
+    assert found["usage"] == of_one["usage"]
+    assert found["usage"]["llm_calls"] == 6
+    nothing = cli("gateway", "cost", "--agent", "DESK")
+    assert (nothing.code, "no model call of agent class DESK" in nothing.err) == (1, True)
+
+
 def write_prices(tmp_path: Path, prices: str) -> None:
     (tmp_path / "kitchener.toml").write_text(prices, encoding="utf-8")
 

@@ -4,7 +4,7 @@ Explained in `docs/gateway.md`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, payload_as
 from kitchener.records.prompt import RULES_MODEL
 from kitchener.runtime.loading import LoadedConfig, load_config
+from kitchener.runtime.root_layout import agent_classes
 from kitchener.tuning import (
     OWN_MODELS,
     RecordedCall,
@@ -97,7 +98,8 @@ def cost(
 ) -> int:
     """Show what the recorded model calls used at each provider and model, and what they cost by `[router.prices]`.
 
-    A cost without a configured price is unknown. Calls no model. Works while a server runs.
+    Sums up all agent classes, or those of --agent. A cost without a configured price is unknown. Calls no model. Works while
+    a server runs.
 
     For example:
 
@@ -107,8 +109,14 @@ def cost(
 
     async def work() -> int:
         paths = options.paths()
-        agent_class = options.agent if session is None else await _class_of(paths, session, options.first_agent)
-        found = await _spent(paths, agent_class, session)
+        if session is not None:
+            classes = [await _class_of(paths, session, options.first_agent)]
+        elif options.named_agent is not None:
+            classes = [options.named_agent]
+        else:
+            classes = sorted(agent_classes(paths.config)) or [options.agent]
+        found = await _spent(paths, classes, session)
+        agent_class = classes[0] if len(classes) == 1 else None
         total = in_all(found.values())
         if json:
             models = [{"provider_id": who, "model_id": model, **each.as_json()} for (who, model), each in found.items()]
@@ -133,26 +141,28 @@ def _cost_row(found: tuple[tuple[str, str], Spending]) -> dict[str, object]:
     }
 
 
-async def _spent(paths: LedgerPaths, agent_class: str, session_id: str | None) -> dict[tuple[str, str], Spending]:
+async def _spent(paths: LedgerPaths, classes: Sequence[str], session_id: str | None) -> dict[tuple[str, str], Spending]:
     """The tokens of answered calls, by provider and model, the most input first. The built-in rules are not a model.
 
     Raises:
         NotOnRecord: there are none
     """
     found = defaultdict[tuple[str, str], Spending](Spending)
-    async with paths.reader(agent_class, "ho1m") as ho1m:
-        if ho1m is not None:
-            async for entry in ho1m.read(session_id=session_id, entry_type=events.LLM_CALL):
-                call = payload_as(ModelCallPayload, entry.payload)
-                if call["model_id"] != RULES_MODEL:
-                    found[call["provider_id"], call["model_id"]].add(call, paths.config.router.prices)
+    for agent_class in classes:
+        async with paths.reader(agent_class, "ho1m") as ho1m:
+            if ho1m is not None:
+                async for entry in ho1m.read(session_id=session_id, entry_type=events.LLM_CALL):
+                    call = payload_as(ModelCallPayload, entry.payload)
+                    if call["model_id"] != RULES_MODEL:
+                        found[call["provider_id"], call["model_id"]].add(call, paths.config.router.prices)
     if not found:
-        raise _no_calls(agent_class, session_id)
+        raise _no_calls(classes[0] if len(classes) == 1 else None, session_id)
     return dict(sorted(found.items(), key=lambda each: (-each[1].input_tokens, each[0])))
 
 
-def _no_calls(agent_class: str, session_id: str | None) -> NotOnRecord:
-    whose = f"session {session_id!r}" if session_id is not None else f"agent class {described_key(agent_class)}"
+def _no_calls(agent_class: str | None, session_id: str | None) -> NotOnRecord:
+    whose = "any agent class" if agent_class is None else f"agent class {described_key(agent_class)}"
+    whose = whose if session_id is None else f"session {session_id!r}"
     return NotOnRecord(f"no model call of {whose} is on record; `kitchener session list` lists the sessions")
 
 

@@ -38,7 +38,9 @@ def replay(
     session: Annotated[SessionChoice, Parameter(help="Replay this session, of any agent class. `last`: the newest.")] = None,
     *,
     options: Options = NO_OPTIONS,
-    is_all: Annotated[bool, Parameter(name="--all", negative="", help="Replay every session of every agent class.")] = False,
+    is_all: Annotated[
+        bool, Parameter(name="--all", negative="", help="Replay every session of every class, or of --agent.")
+    ] = False,
     tools: Tools = (),
     same_policy: Annotated[
         bool,
@@ -95,13 +97,14 @@ async def _replay(
     options: Options, session: str | None, tools: Sequence[str], *, same_policy: bool, nested: bool, is_json: bool
 ) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
-    reports = [report async for report in _reports(config, options.first_agent, session, given, is_json=is_json)]
+    reports = [report async for report in _reports(config, _classes(config, options, session), session, given, is_json=is_json)]
     done = {report.session_id for report in reports}
     for report in reports if nested else ():  # `reports` grows, because a nested session may have nested sessions
         for turn in report.nested_turns:
             if turn["session_id"] not in done:
                 done.add(turn["session_id"])
-                again = _reports(config, turn["agent_class"], turn["session_id"], given, is_json=is_json)
+                classes = _in_order(config, turn["agent_class"])
+                again = _reports(config, classes, turn["session_id"], given, is_json=is_json)
                 reports += [each async for each in again]
     erased = sum(report.erased for report in reports if not report.is_of_memory)
     ok = all(report.is_identical and not (same_policy and report.policy) for report in reports)
@@ -124,7 +127,8 @@ async def _what_if(options: Options, session: str | None, tools: Sequence[str], 
         what_if = await opened.enter_async_context(open_what_if(config, policy, agent_class, tools=given))
         return _ReplayJob(what_if.sessions, what_if.compare, WhatIfReport.text if session is not None else _change)
 
-    reports = [report async for report in _worked(config, options.first_agent, session, compare, is_json=is_json)]
+    classes = _classes(config, options, session)
+    reports = [report async for report in _worked(config, classes, session, compare, is_json=is_json)]
     if is_json:
         print_json({"summary": summary_of(reports), "sessions": [report.as_json() for report in reports]})
     else:
@@ -137,8 +141,19 @@ def _change(report: WhatIfReport) -> str:
     return report.text() if report.changed or report.unreadable else ""
 
 
+def _classes(config: RuntimeConfig, options: Options, session: str | None) -> list[str]:
+    """The agent classes whose sessions are replayed, or in whose ledgers a session is searched for, in order."""
+    if session is None and options.named_agent is not None:
+        return [options.named_agent]
+    return _in_order(config, options.first_agent)
+
+
+def _in_order(config: RuntimeConfig, preferred: str) -> list[str]:
+    return [preferred, *(name for name in agent_classes(config) if name != preferred)]
+
+
 async def _reports(
-    config: RuntimeConfig, preferred: str, session: str | None, tools: Sequence[Callable[..., object]], *, is_json: bool
+    config: RuntimeConfig, classes: Sequence[str], session: str | None, tools: Sequence[Callable[..., object]], *, is_json: bool
 ) -> AsyncIterator[ReplayReport]:
     """Yields a report of each session. Prints each one as it comes."""
 
@@ -152,22 +167,20 @@ async def _reports(
 
         return _ReplayJob(everything, found.replay, lambda report: report.text(told))
 
-    async for report in _worked(config, preferred, session, replays, is_json=is_json):
+    async for report in _worked(config, classes, session, replays, is_json=is_json):
         yield report
 
 
 async def _worked(
     config: RuntimeConfig,
-    preferred: str,
+    classes: Sequence[str],
     session: str | None,
     open_work: Callable[[str, AsyncExitStack], Awaitable[_ReplayJob[R]]],
     *,
     is_json: bool,
 ) -> AsyncIterator[R]:
-    """Yields the report of the session, or of all sessions of all agent classes. Prints each one as it comes."""
-    known = [preferred, *(name for name in agent_classes(config) if name != preferred)]
-    classes = known if session is None else [await class_of(config, session, known)]
-    for agent_class in classes:
+    """Yields the report of the session, or of all sessions of these agent classes. Prints each one as it comes."""
+    for agent_class in classes if session is None else [await class_of(config, session, classes)]:
         async with AsyncExitStack() as opened:
             work = await open_work(agent_class, opened)
             sessions = [session] if session is not None else await work.sessions()

@@ -30,6 +30,7 @@ from kitchener.config.shown import (
 )
 from kitchener.errors import CallerError, ConfigError, PromptError
 from kitchener.errors.root import CONFIGURATION
+from kitchener.extras import can_call_vendors, needs
 from kitchener.gateway.providers.authorities import read_authorities, read_client_certificate
 from kitchener.gateway.providers.factory import MAX_KEY_BYTES
 from kitchener.gateway.providers.library.vendors import check_vendors
@@ -85,6 +86,8 @@ def check_config(
         return
     for provider_id, provider in config.router.providers.items():
         if provider_id not in given:
+            if provider.kind == "model" and not can_call_vendors():
+                raise ConfigError(source, dotted_key(("router", "providers", provider_id, "kind")), "'model'", needs("models"))
             with named_source(source):
                 read_authorities(provider_id, provider)
                 read_client_certificate(provider_id, provider)

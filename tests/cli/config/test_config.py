@@ -641,6 +641,18 @@ def test_prompts_with_which_no_turn_could_begin_are_found(cli: Cli, tmp_path: Pa
     assert told in found["detail"]
 
 
+def test_a_provider_whose_libraries_are_missing_is_found(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the command said `ok`, and the runtime did not open."""
+    monkeypatch.setattr("kitchener.extras._MODELS", ("no_such_library",))
+    monkeypatch.setenv("A_KEY", "some-key-of-anthropic")
+    lines = '[router.providers.a]\nkind = "model"\nmodel = "anthropic:claude-opus-5"\napi_key = "env:A_KEY"\n'
+    (tmp_path / "kitchener.toml").write_text(lines, encoding="utf-8")
+    outcome = cli("config", "check")
+    assert outcome.code == 2
+    assert "router.providers.a.kind" in outcome.err
+    assert "needs the extra `models`" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
