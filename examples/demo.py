@@ -96,9 +96,8 @@ async def three_evenings(runtime: Runtime) -> None:
 async def what_was_learned(runtime: Runtime) -> list[Overlay]:
     """Part two: each line, and the turns that taught it."""
     memory, ho2m = runtime.memory(), runtime.ledgers().ho2m
-    said: Mapping[str, str] = {
-        entry.payload["turn_id"]: entry.payload["user_message"] async for entry in ho2m.read(entry_type="TURN_STARTED")
-    }
+    started = [entry.payload async for entry in ho2m.read(entry_type="TURN_STARTED")]
+    said: Mapping[str, str] = {str(each["turn_id"]): str(each["user_message"]) for each in started}
     learned = await memory.read_overlays(namespace=ADA)
     for overlay in learned:
         about = ", ".join(label for labels in (overlay.labels or {}).values() for label in labels)

@@ -3,7 +3,8 @@
 On asyncio, a tool or provider that awaits a task raises `CancelledError` if something else cancels that task. A cancelled
 caller gets the same exception. A task group closes without an error if one of its tasks ends with it. And code that is
 cancelled may raise another error in place of the cancellation, as where it closes a connection that is broken. So every caller
-of foreign code checks here what the exception means. Explained in `docs/actors.md`.
+of foreign code checks here what the exception means. It cancels nothing itself: turns are cut off by `actors/turn/runner.py`.
+Explained in `docs/actors.md`.
 """
 
 from collections.abc import Awaitable, Callable, Iterator

@@ -22,6 +22,7 @@ from kitchener.errors import ProviderError
 from kitchener.ids import path_part
 from kitchener.ledger import LedgerClient, Ledgers, StoredEntry, open_ledgers
 from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.records.entries import FinishReason
 from kitchener.records.events import SEALING_CHANGED, SOURCE_RECORDED
 from kitchener.records.index_keys import index_keys
 from kitchener.records.prompt import PromptRequest, PromptResponse
@@ -52,10 +53,12 @@ def echo(request: PromptRequest) -> Mapping[str, Any]:
 class CutShort(ScriptedProvider):
     """A model whose replies that do not end with a full stop were cut at the limit of output tokens."""
 
+    reason: FinishReason = "length"
+
     async def complete(self, request: PromptRequest) -> PromptResponse:
         response = await super().complete(request)
         has_more = request.wo_type not in ("classify", "verify") and not response.text.endswith(".")
-        return replace(response, finish_reason="length") if has_more else response
+        return replace(response, finish_reason=self.reason) if has_more else response
 
 
 def failing_then_held(hold: "Hold") -> ScriptedProvider:

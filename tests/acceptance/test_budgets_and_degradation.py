@@ -28,6 +28,7 @@ from tests.acceptance.stack import (
     read_all,
     synthesizes,
 )
+from tests.payloads import payload_of
 
 LARGE = Cost(input_tokens=2_000, output_tokens=1_000, llm_calls=1)
 
@@ -245,7 +246,7 @@ async def test_text_without_a_canonical_form_is_refused_and_harms_nothing(runtim
     result = await runtime.supervisor().handle_turn("whole \U0001f600 \x00 \u2028", session_id=session_id)
     assert result.response == "echo: whole \U0001f600 \x00 \u2028"
     completed = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_STARTED)
-    assert digest(completed[-1].payload["user_message"].encode()) == digest("whole \U0001f600 \x00 \u2028".encode())
+    assert digest(payload_of(completed[-1])["user_message"].encode()) == digest("whole \U0001f600 \x00 \u2028".encode())
 
 
 async def test_a_failed_work_orders_reason_decides_what_the_user_reads(by_hand: OpenStack) -> None:

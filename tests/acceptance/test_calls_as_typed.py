@@ -24,6 +24,7 @@ from kitchener.errors import InvalidSignal
 from kitchener.ids import EntryId
 from kitchener.ledger import LedgerClient, LedgerEntry, compute_trace_hash, open_ledgers
 from kitchener.memory import compute_artifact_id, select_biases
+from kitchener.records.entries import IntentDeclaredPayload, payload_as
 from kitchener.records.turn import ConsolidationCandidate, ConsolidationCandidates
 from kitchener.records.work_order import Cost
 from kitchener.testing import FakeClock
@@ -298,7 +299,8 @@ def test_a_message_decides_about_an_intent_without_a_session() -> None:
     )
     assert (decision.action, decision.flags) == ("DECLARE", ())
     (declared,) = decision.events
-    assert (declared.entry_type, declared.payload["objective"]) == ("INTENT_DECLARED", "the roof")
+    assert declared.entry_type == "INTENT_DECLARED"
+    assert payload_as(IntentDeclaredPayload, declared.payload)["objective"] == "the roof"
     assert decision.reason
 
 

@@ -27,6 +27,7 @@ from kitchener.runtime.root_layout import sealer_of
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.content_kit import ADA, BO, NOTES, PDF, blobs, config, entries, model, png, replies, running, shown
 from tests.acceptance.context.context_kit import last_lists
+from tests.payloads import payload_of
 
 
 async def test_the_model_gets_the_bytes_with_the_message_and_again_with_the_turn(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ async def test_bytes_are_stored_once_outside_the_ledgers_for_their_owner_only(tm
     attached = await entries(settings, events.PART_ATTACHED)
     assert len({each.payload["content_hash"] for each in attached}) == 1
     assert [each.payload["number"] for each in attached] == [1, 2, 1, 2]
-    assert attached[0].payload["content_hash"].startswith("hmac-" if seal else "sha256:")
+    assert payload_of(attached[0])["content_hash"].startswith("hmac-" if seal else "sha256:")
 
 
 @pytest.mark.parametrize("seal", [True, False], ids=["sealed", "plain"])
@@ -130,7 +131,7 @@ async def test_what_does_not_fit_the_budget_is_a_stub_with_its_reason_on_record(
     assert " kB: not shown]" in later.messages[-1].content
     large, small = await entries(settings, events.PART_ATTACHED)
     projections = await entries(settings, events.PROJECTION_COMPUTED)
-    projection, lists = projections[-1].payload, last_lists(projections)
+    projection, lists = payload_of(projections[-1]), last_lists(projections)
     assert {ref.entry_id: reason for ref, reason in lists.suppressed} == {large.entry_id: "BUDGET_EVICTION"}
     assert small.entry_id in {ref.entry_id for ref in lists.visible}
     assert projection["tokens_used"] <= 900

@@ -17,6 +17,7 @@ from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.memory.remembering import LESSON, MANUAL
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
+from tests.payloads import payload_of
 
 TYPES: Final = {"classification": "classify", "synthesis": "synthesize", "verification": "verify"}
 NIGHT: Final = "RESIDENT:night"
@@ -83,7 +84,7 @@ async def test_the_tags_of_a_work_order_are_on_record(tmp_path: Path) -> None:
     async with open_runtime(config, providers={"scripted": ScriptedProvider(echo)}) as runtime:
         await runtime.supervisor().handle_turn("hello")
         planned = await read_all(runtime.ledgers().ho2m, entry_type=events.WO_PLANNED)
-    assert {entry.payload["wo_type"]: entry.payload["constraints"]["domain_tags"] for entry in planned} == {
+    assert {payload_of(entry)["wo_type"]: payload_of(entry)["constraints"]["domain_tags"] for entry in planned} == {
         "classify": ["night", "synthesis", "classification"],
         "synthesize": ["night", "synthesis"],
         "verify": ["night", "synthesis", "verification"],
@@ -111,7 +112,7 @@ async def test_tools_and_consolidations_carry_their_tags_too(tmp_path: Path) -> 
         learned = await supervisor.run_consolidation(result.consolidation_candidates)
         planned = await read_all(runtime.ledgers().ho2m, entry_type=events.WO_PLANNED)
     assert learned
-    assert {entry.payload["wo_type"]: entry.payload["constraints"]["domain_tags"] for entry in planned} == {
+    assert {payload_of(entry)["wo_type"]: payload_of(entry)["constraints"]["domain_tags"] for entry in planned} == {
         "classify": ["classification"],
         "tool_call": ["tool"],
         "synthesize": ["synthesis"],

@@ -18,6 +18,7 @@ from kitchener.replaying import replay_session
 from tests.acceptance.stack import QUICK, read_all
 from tests.gateway.fake_server import Answer, FakeServer, Hit, completion, fake_server
 from tests.gateway.fake_server import events as text_events
+from tests.payloads import payload_of
 
 BROKEN = '{"place": "C"'
 CALLS = (("call-a", "look", '{"place": "A"}'), ("call-b", "look", '{"place": "B"}'), ("call-c", "look", BROKEN))
@@ -141,5 +142,5 @@ async def test_a_call_with_effects_never_runs_with_arguments_that_could_not_be_r
         calls = await read_all(runtime.ledgers().ho1m, entry_type=events.TOOL_CALL)
     assert result.error is None
     assert ran == []
-    assert ["there is no such argument" in e.payload["error"] for e in calls] == [True, True, False]
-    assert "are not a JSON object" in calls[2].payload["error"]
+    assert ["there is no such argument" in payload_of(e)["error"] for e in calls] == [True, True, False]
+    assert "are not a JSON object" in payload_of(calls[2])["error"]

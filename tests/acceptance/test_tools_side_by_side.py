@@ -22,6 +22,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, outcome, read_all, scripted_config
 from tests.actors.waiting import in_stopped_time, pass_time_after
+from tests.payloads import payload_of
 
 ONE_BY_ONE = {"parallel_tools": 1}
 
@@ -89,7 +90,7 @@ class Meeting:
 async def calls(runtime: Runtime) -> list[tuple[str, int]]:
     """The tool entries on record, in order, with their numbers."""
     found = await read_all(runtime.ledgers().ho1m, entry_type=(events.TOOL_STARTED, events.TOOL_CALL))
-    return [(entry.entry_type, entry.payload["call"]) for entry in found]
+    return [(entry.entry_type, payload_of(entry)["call"]) for entry in found]
 
 
 STARTED, CALL = events.TOOL_STARTED, events.TOOL_CALL
@@ -188,7 +189,7 @@ async def test_a_session_that_ran_its_calls_one_by_one_replays_under_the_new_set
             result = await runtime.supervisor().handle_turn("look around")
             assert await calls(runtime) == [(STARTED, 1), (CALL, 1), (STARTED, 2), (CALL, 2)]
             planned = await read_all(runtime.ledgers().ho2m, entry_type=events.WO_PLANNED)
-    assert not any("parallel_tools" in entry.payload["constraints"] for entry in planned)
+    assert not any("parallel_tools" in payload_of(entry)["constraints"] for entry in planned)
     report = await replay_session(result.session_id, config=scripted_config(tmp_path), tools=meeting.tools)
     assert report.is_identical, report.text()
 

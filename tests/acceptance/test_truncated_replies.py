@@ -46,6 +46,15 @@ async def test_a_reply_that_was_cut_says_so_and_is_no_failure(tmp_path: Path) ->
     assert payload["truncated"] is True
 
 
+async def test_a_reply_that_a_content_filter_stopped_says_so(tmp_path: Path) -> None:
+    """Regression: it was taken for a whole one."""
+    model = CutShort(lambda request: QUESTION if request.wo_type == "classify" else "The three reasons are")
+    model.reason = "content_filter"
+    result, payload = await turn_of(tmp_path, model)
+    assert (result.response, result.truncated, result.error) == ("The three reasons are", True, None)
+    assert payload["truncated"] is True
+
+
 async def test_a_whole_reply_has_nothing_more_on_record(tmp_path: Path) -> None:
     result, payload = await turn_of(tmp_path, model("There are three reasons."))
     assert not result.truncated

@@ -16,6 +16,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all, scripted_config
+from tests.payloads import payload_of
 
 DEFAULT: Final = HO2Config()
 SEARCH: Final = {"speech_act": "command", "tool_request": {"tool_id": "fetch", "arguments": {"size": 100}}}
@@ -114,9 +115,9 @@ async def test_what_a_cache_served_costs_no_budget(tmp_path: Path) -> None:
     async with open_scripted(tmp_path, provider, tools=[fetch], turn_budget=24_000) as runtime:
         result = await runtime.supervisor().handle_turn("go", subject_id="ada")
         (done,) = [
-            each.payload
+            payload_of(each)
             for each in await read_all(runtime.ledgers().ho2m, entry_type=events.WO_COMPLETED)
-            if each.payload["cost"]["tool_calls"]
+            if payload_of(each)["cost"]["tool_calls"]
         ]
     assert result.response == f"read {DEFAULT.tool_turn_limit} times"
     cost = done["cost"]

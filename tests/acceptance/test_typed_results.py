@@ -20,6 +20,7 @@ from kitchener.replaying.comparison import first_difference
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUESTION, QUICK, read_all, scripted_config
+from tests.payloads import payload_of
 
 Said = Any
 
@@ -260,7 +261,7 @@ async def test_the_schema_is_recorded_once_before_the_first_turn_that_names_it(t
     recorded = [each for each in sources if each.payload["kind"] == "output_schema"]
     named = [each for each in entries if "output_schema" in each.payload]
     assert [each.payload["hash"] for each in recorded] == list({each.payload["output_schema"] for each in named})
-    assert json.loads(recorded[0].payload["text"]) == SCHEMA
+    assert json.loads(payload_of(recorded[0])["text"]) == SCHEMA
     assert len(named) == 4
     assert recorded[0].seq < named[0].seq
 
@@ -273,7 +274,7 @@ async def test_another_schema_is_another_request(tmp_path: Path) -> None:
         async with open_runtime(config, providers={"scripted": model({"n": 7})}) as runtime:
             await runtime.supervisor().handle_turn("hello", output={**SCHEMA, "title": title})
             calls = await read_all(runtime.ledgers().ho1m, entry_type=events.LLM_CALL)
-            hashes.add(calls[-1].payload["request_hash"])
+            hashes.add(payload_of(calls[-1])["request_hash"])
     assert len(hashes) >= 2
 
 

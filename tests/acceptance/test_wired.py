@@ -16,6 +16,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import Hold, echo, open_scripted, outcome, read_all, types_of
 from tests.cli.commands import start_program
+from tests.payloads import payload_of
 
 
 class Callers:
@@ -37,7 +38,7 @@ class Callers:
     async def rejected(self, session_id: str) -> list[tuple[str, str]]:
         """What was turned away in a session, and why."""
         entries = await read_all(self.ledger, session_id=session_id, entry_type=events.TURN_REJECTED)
-        return [(entry.payload["user_message"], entry.payload["reason"]) for entry in entries]
+        return [(payload_of(entry)["user_message"], payload_of(entry)["reason"]) for entry in entries]
 
 
 async def test_full_mailbox_overloaded_nothing_started(scripted: OpenRuntime) -> None:
@@ -137,9 +138,9 @@ async def ends(callers: Callers, session_id: str) -> list[tuple[str, str, str]]:
     message = ""
     for entry in await read_all(callers.ledger, session_id=session_id):
         if entry.entry_type == events.TURN_STARTED:
-            message = entry.payload["user_message"]
+            message = payload_of(entry)["user_message"]
         elif entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED):
-            found.append((message, entry.entry_type, entry.payload.get("response") or entry.payload["reason"]))
+            found.append((message, entry.entry_type, payload_of(entry).get("response") or payload_of(entry)["reason"]))
     return found
 
 

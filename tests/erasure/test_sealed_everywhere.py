@@ -23,6 +23,7 @@ from tests.erasure.kit import (
     found,
     verified,
 )
+from tests.payloads import payload_of
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ async def test_a_tools_idempotency_key_needs_the_subjects_key(tmp_path: Path) ->
     """It derives from the arguments, and is handed to tools: stable, and of no use for guessing."""
     await fill(tmp_path)
     started = [
-        entry for entry in await entries(tmp_path, events.TOOL_STARTED) if entry.payload["arguments"]["what"] == ARGUMENT
+        entry for entry in await entries(tmp_path, events.TOOL_STARTED) if payload_of(entry)["arguments"]["what"] == ARGUMENT
     ]
     assert started
     for entry in started:

@@ -22,6 +22,7 @@ from kitchener.runtime import Runtime
 from kitchener.runtime.root_layout import sealer_of
 from tests.acceptance.stack import places, scripted_config
 from tests.faults.crash_load import EFFECTS, SESSIONS, digest_of, message_of, namespaces, reply_of, session_of
+from tests.payloads import payload_of
 
 _WINDOW_HOURS: Final = 168
 _CLOSED: Final = (
@@ -125,7 +126,7 @@ def _acknowledged(recorded: Recorded, promises: Promises) -> Iterator[str]:
         end = completed.get(turn_id)
         if end is None:
             yield f"turn {turn_id} was acknowledged and is not there"
-        elif digest != digest_of(end.payload["response"]) or end.payload["response"] != reply_of(session, number):
+        elif digest != digest_of(payload_of(end)["response"]) or payload_of(end)["response"] != reply_of(session, number):
             yield f"turn {turn_id} was acknowledged with another reply than the one on record"
     for session, number in promises.unknown:
         if keys[session_of(session), f"k{number}"]:
@@ -157,7 +158,7 @@ def _turns(recorded: Recorded) -> Iterator[str]:
         traces[str(entry.payload.get("turn_id"))].append(entry)
     refs = {(each.ledger_id, each.entry_id): each.entry_hash for each in (*recorded.ho1m, *recorded.context, *recorded.ho2m)}
     for entry in recorded.turns(events.TURN_COMPLETED):
-        payload = entry.payload
+        payload = payload_of(entry)
         if payload["trace_hash"] != compute_trace_hash(traces[entry.entity_id]):
             yield f"turn {entry.entity_id}: the executor's entries are not those that its trace hash was taken of"
         for name in ("projection_ref", "user_message_ref"):
@@ -176,7 +177,7 @@ def _work_orders(recorded: Recorded) -> Iterator[str]:
     yield from (f"work order {wo_id} has the life {life}" for wo_id, life in lives.items() if life not in _CLOSED)
     held = {(each.ledger_id, each.entry_id, each.entry_hash): each.entity_id for each in recorded.ho1m}
     for entry in recorded.turns(events.WO_COMPLETED):
-        ref = entry.payload["output_ref"]
+        ref = payload_of(entry)["output_ref"]
         if ref is None or held.get((ref["ledger_id"], ref["entry_id"], ref["entry_hash"])) != entry.entity_id:
             yield f"work order {entry.entity_id} is completed, and its output is not on record"
 
@@ -205,14 +206,14 @@ def state_of(recorded: Recorded, session_id: str) -> ContextState:
 def logged_events(recorded: Recorded) -> Iterator[tuple[str, str]]:
     """The namespace and the id of each event that the memory has logged."""
     for entry in recorded.signals:
-        yield from ((entry.payload["namespace"], each) for each in stored_signals(entry))
+        yield from ((payload_of(entry)["namespace"], each) for each in stored_signals(entry))
 
 
 def _consolidations(recorded: Recorded) -> Iterator[str]:
     learned = Counter[str]()
     known = set(logged_events(recorded))
     for entry in recorded.overlays:
-        payload = entry.payload
+        payload = payload_of(entry)
         if entry.entry_type != events.HO3_OVERLAY:
             continue
         window = gate_window_key(payload["window_end"], _WINDOW_HOURS)
@@ -238,7 +239,7 @@ def _effects(root: Path, recorded: Recorded, promises: Promises) -> Iterator[str
         if entry.payload.get("tool_id") != "note" or entry.payload["turn_id"] not in started:
             continue
         if entry.entry_type == events.TOOL_STARTED:
-            message = entry.payload["arguments"]["text"]
+            message = payload_of(entry)["arguments"]["text"]
             begun[message] += 1
             if message in is_open.values():
                 yield f"the effect of message {message} was repeated although its outcome was unknown"
@@ -261,7 +262,7 @@ async def check_running(runtime: Runtime, sessions: Iterable[int]) -> list[str]:
     recorded = Recorded(*[[entry async for entry in ledger.read()] for ledger in opened])
     counted: Mapping[str, Counter[str]] = {each: Counter() for each in namespaces()}
     for entry in recorded.signals:
-        counted[entry.payload["namespace"]].update(seen_in(entry)["signals"].values())
+        counted[payload_of(entry)["namespace"]].update(seen_in(entry)["signals"].values())
     for namespace, expected in counted.items():
         kept = {each.signal_id: each.count for each in await memory.read_signals(namespace=namespace)}
         if kept != expected:

@@ -5,9 +5,10 @@ of the script; `hits` shows what arrived, so silent retries would be seen.
 """
 
 import json
+import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -85,7 +86,9 @@ def not_json() -> Answer:
     return Answer(b'{"choices": [{"mess')
 
 
-def events(words: Sequence[str], *, end: End = "whole", finish_reason: str | None = "stop") -> Answer:
+def events(
+    words: Sequence[str], *, end: End = "whole", finish_reason: str | None = "stop", has_end_mark: bool = True
+) -> Answer:
     """A stream of words. Unless it is `whole`, no final chunk is sent before it ends as told."""
     chunks: list[Any] = [_chunk({"role": "assistant", "content": ""}, None)]
     chunks += [_chunk({"content": word}, None) for word in words]
@@ -95,7 +98,7 @@ def events(words: Sequence[str], *, end: End = "whole", finish_reason: str | Non
             {**_envelope([], "chat.completion.chunk", {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13})}
         )
     body = b"".join(b"data: " + _json(chunk) + b"\n\n" for chunk in chunks)
-    if end == "whole":
+    if end == "whole" and has_end_mark:
         body += b"data: [DONE]\n\n"
     return Answer(body, end=end, content_type="text/event-stream")
 
@@ -174,6 +177,19 @@ async def fake_server(*script: Answer) -> AsyncIterator[FakeServer]:
             yield server
         finally:
             tasks.cancel_scope.cancel()
+
+
+@contextmanager
+def unanswered() -> Iterator[str]:
+    """The address of an endpoint that takes no connection."""
+    with closing(socket.socket()) as listener, ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)  # the system answers nobody while its queue is full
+        for _ in range(4):
+            client = waiting.enter_context(closing(socket.socket()))
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
 async def _read_request(stream: SocketStream) -> Hit | None:

@@ -22,6 +22,7 @@ from kitchener.runtime.setting_checks import unpriced_models
 from kitchener.testing import FakeClock, ScriptedProvider, prompt_request
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
 from tests.gateway.asking import Told, gateway_of
+from tests.payloads import payload_of
 
 PRICE: Final = ModelPrice(input_per_million=1.0, output_per_million=10.0)
 DAY_S: Final = 86_400
@@ -86,7 +87,7 @@ async def test_a_refused_call_is_on_record_without_an_attempt(tmp_path: Path) ->
     refused = result.wo_chain_summary[-1]["wo_id"]
     [failed] = [each for each in entries if each.entity_id == refused]
     assert failed.entry_type == events.WO_FAILED
-    assert failed.payload["error"]["provider_reason"] == "spending_limit"
+    assert payload_of(failed)["error"]["provider_reason"] == "spending_limit"
 
 
 async def test_the_sums_hold_over_restarts_and_begin_anew_the_next_day(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.acceptance.stack import ScriptedExecutor, echo, open_by_hand, open_sc
 from tests.gateway.fake_server import Answer, completion, error, fake_server
 from tests.gateway.fake_server import events as stream_of
 from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystander
+from tests.payloads import payload_of
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime, so that a few attacks tell as much as many."""
@@ -80,8 +81,8 @@ async def test_deep_answers_stop_nobody(tmp_path: Path) -> None:
     async with open_scripted(tmp_path, provider, limits=FEW, max_retries=0, **OBJECT) as runtime, bystander(runtime):
         await fail_often(runtime, "QUALITY_GATE")
         failed = await read_all(runtime.ledgers().ho1m, entry_type=events.WO_FAILED)
-    assert {entry.payload["error"]["reason"] for entry in failed} == {"OUTPUT_SCHEMA"}
-    assert all("nested deeper than 64 levels" in entry.payload["error"]["detail"] for entry in failed)
+    assert {payload_of(entry)["error"]["reason"] for entry in failed} == {"OUTPUT_SCHEMA"}
+    assert all("nested deeper than 64 levels" in payload_of(entry)["error"]["detail"] for entry in failed)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # texts are read without waiting
@@ -194,7 +195,7 @@ async def test_an_answer_that_is_none_is_malformed(tmp_path: Path, what: str, *,
             assert result.error is not None
             assert result.error.kind == "PROVIDER", result.error
         failed = await read_all(runtime.ledgers().ho1m, session_id=session_id, entry_type=events.WO_FAILED)
-    assert {entry.payload["error"]["provider_reason"] for entry in failed} == {"malformed"}
+    assert {payload_of(entry)["error"]["provider_reason"] for entry in failed} == {"malformed"}
 
 
 class OfItsOwn(BaseException):
@@ -253,7 +254,7 @@ async def test_whatever_a_tool_raises_is_told_to_the_model(tmp_path: Path, bug: 
             result = await runtime.supervisor().handle_turn(f"attack {number}", subject_id="mallory")
             assert result.response == f"echo: attack {number}"
         [first, *_] = await read_all(runtime.ledgers().ho1m, entry_type=events.TOOL_CALL)
-    assert type(BUGS[bug]).__name__ in first.payload["error"]
+    assert type(BUGS[bug]).__name__ in payload_of(first)["error"]
 
 
 async def test_a_message_of_another_class_is_the_text_it_extends(tmp_path: Path) -> None:

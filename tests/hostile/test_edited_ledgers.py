@@ -21,7 +21,8 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDamaged, LedgerLocked, LedgerPathError, LedgerWriteError
 from kitchener.ledger import LedgerClient, LedgerReader, verify_file, verify_ledger
 from kitchener.ledger.disk.manifests import segment_path
-from kitchener.ledger.format.lines import split_line
+from kitchener.ledger.format.lines import Mark, split_line
+from kitchener.ledger.index.row_sums import RowSums
 from kitchener.ledger.index.tail import hash_of, other_key, session_key
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_head, sign_ledger
 from kitchener.records.index_keys import idempotency_index_key
@@ -79,17 +80,27 @@ def rewrite(path: Path, how: Edit, place: int) -> None:
 
 
 def add_row(index: Path, key: str, like: str) -> None:
-    """Gives a key the places of another, with a checksum that fits."""
+    """Gives a key the places of another, with checksums that fit."""
     with sqlite3.connect(index) as connection:
-        rows = connection.execute("SELECT after_seq, last_seq, base, packed FROM places WHERE key = ?", (like,)).fetchall()
+        rows = connection.execute("SELECT after_seq, base, packed FROM places WHERE key = ?", (like,)).fetchall()
         assert rows
-        for after_seq, last_seq, base, packed in rows:
-            check = crc32(packed, hash_of(key) ^ crc32(f"{after_seq}|{base}".encode()))
-            row = (hash_of(key), key, after_seq, last_seq, base, check, packed)
-            connection.execute(
-                "INSERT INTO places (hash, key, after_seq, last_seq, base, checksum, packed) VALUES (?, ?, ?, ?, ?, ?, ?)", row
-            )
+        forged = [
+            (hash_of(key), key, after_seq, base, crc32(packed, hash_of(key) ^ crc32(f"{after_seq}|{base}".encode())), packed)
+            for after_seq, base, packed in rows
+        ]
+        connection.executemany(
+            "INSERT INTO places (hash, key, after_seq, base, checksum, packed) VALUES (?, ?, ?, ?, ?, ?)", forged
+        )
+        forge_sums(connection)
     connection.close()
+
+
+def forge_sums(connection: sqlite3.Connection) -> None:
+    """Sums up the rows as they are now."""
+    rows = connection.execute("SELECT hash, key, after_seq, base, checksum, packed FROM places").fetchall()
+    sums = RowSums().plus(rows).pack()
+    (seq,) = connection.execute("SELECT seq FROM sums").fetchone()
+    connection.execute("UPDATE sums SET checksum = ?, packed = ?", (crc32(sums, crc32(str(seq).encode())), sums))
 
 
 async def reads_of(ledger: LedgerClient | LedgerReader) -> list[str]:
@@ -216,8 +227,10 @@ async def test_what_the_index_says_of_an_entry_is_compared_with_the_entry(tmp_pa
             ).fetchall():
                 check = crc32(packed, hash_of(key) ^ crc32(f"{after_seq}|{base + 3}".encode()))
                 connection.execute("UPDATE places SET base = ?, checksum = ? WHERE id = ?", (base + 3, check, number))
+            forge_sums(connection)
         if how == "stops":
-            connection.execute("INSERT INTO stops VALUES (5, 700, ?, 2, '')", ("ab" * 32,))
+            stop = Mark(5, 700, "ab" * 32, 2, "")
+            connection.execute("INSERT INTO stops VALUES (?, ?, ?, ?, ?, ?)", (*stop, crc32(str(stop).encode())))
     connection.close()
     if how in ("added", "moved"):
         add_row(index_of(path), mine, other)

@@ -28,6 +28,7 @@ from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUICK, echo, read_all, scripted_config
 from tests.hostile.stopping import Behaviour, Foreign, nothing_goes_wrong
 from tests.hostile.strays import on_asyncio
+from tests.payloads import payload_of
 
 LONG_S = 60.0
 Updates = AsyncIterator[TextPiece | PromptResponse]
@@ -274,7 +275,7 @@ class Attack:
 async def problems_of_vectors(runtime: Runtime) -> list[str | None]:
     """Why projections lack vectors; None: they do not."""
     shown = await read_all(runtime.ledgers().context, entry_type="PROJECTION_COMPUTED")
-    return [each.payload.get("similarity", {}).get("problem") for each in shown]
+    return [payload_of(each).get("similarity", {}).get("problem") for each in shown]
 
 
 @asynccontextmanager
@@ -424,20 +425,20 @@ async def test_turns_whose_subject_is_erased(tmp_path: Path, place: str) -> None
 async def failed_attempts(attack: Attack) -> list[str]:
     assert attack.runtime.statistics()["open_circuits"]["foreign"]
     failed = await read_all(attack.runtime.ledgers().ho1m, entry_type=events.ATTEMPT_FAILED)
-    return [each.payload["reason"] for each in failed]
+    return [payload_of(each)["reason"] for each in failed]
 
 
 async def tool_errors(attack: Attack) -> list[str]:
     await attack.check()
     calls = await read_all(attack.runtime.ledgers().ho1m, entry_type=events.TOOL_CALL)
-    errors = [each.payload["error"] for each in calls if "error" in each.payload]
+    errors = [payload_of(each)["error"] for each in calls if "error" in payload_of(each)]
     return ["timeout" if "did not end within its time limit" in each else each for each in errors]
 
 
 async def nested_ends(attack: Attack) -> list[str]:
     assert await tool_errors(attack) == ["timeout"] * len(attack.foreign.names)
     aborted = await read_all(attack.runtime.ledgers("OTHER").ho2m, entry_type=events.TURN_ABORTED)
-    return ["timeout" if each.payload["reason"] == "cancelled" else each.payload["reason"] for each in aborted]
+    return ["timeout" if payload_of(each)["reason"] == "cancelled" else payload_of(each)["reason"] for each in aborted]
 
 
 async def missing_vectors(attack: Attack) -> list[str]:

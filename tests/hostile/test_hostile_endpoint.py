@@ -24,6 +24,7 @@ from tests.acceptance.stack import QUESTION, QUICK, read_all
 from tests.gateway.asking import ask
 from tests.gateway.fake_server import Answer, FakeServer, Hit, completion, error, events, fake_server, hang
 from tests.hostile.kit import bystander
+from tests.payloads import payload_of
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
@@ -231,7 +232,7 @@ async def test_what_an_answer_calls_its_model_is_content(tmp_path: Path) -> None
     async with attacked(tmp_path, attack) as (_, runtime), bystander(runtime):
         result = await runtime.supervisor().handle_turn("hello", subject_id="mallory")
         ledger = runtime.ledgers("ADMIN").ho1m
-        calls = [each.payload for each in await read_all(ledger) if each.entry_type == "LLM_CALL"]
+        calls = [payload_of(each) for each in await read_all(ledger) if each.entry_type == "LLM_CALL"]
     assert not result.degraded
     assert {call["model_id"] for call in calls} == {"m"}
     shown = {call["response"].get("served_model") for call in calls} - {"served-model"}

@@ -25,6 +25,7 @@ from tests.acceptance.stack import ScriptedExecutor, echo, open_by_hand, open_sc
 from tests.actors.waiting import settle
 from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystander
 from tests.hostile.strays import Stray, of_its_own_task, on_asyncio, with_strays
+from tests.payloads import payload_of
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime."""
@@ -52,7 +53,9 @@ async def test_a_tool_that_awaits_something_cancelled_has_failed_and_nothing_els
                 assert result.response == f"echo: attack {number}"
         calls = await read_all(runtime.ledgers().ho1m, entry_type=events.TOOL_CALL)
     assert len(calls) == 6
-    assert {call.payload["error"].partition(":")[2] for call in calls} == {" something that the tool waited for was cancelled"}
+    assert {payload_of(call)["error"].partition(":")[2] for call in calls} == {
+        " something that the tool waited for was cancelled"
+    }
 
 
 @on_asyncio

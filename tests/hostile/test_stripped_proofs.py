@@ -23,6 +23,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, echo, open_scripted
 from tests.hostile.kit import BYSTANDER, bystander
+from tests.payloads import payload_of
 from tests.verifier import conftest as proven_root
 from tests.verifier.kit import needs_node, node, refused, run
 from tests.verifier.proofs import Proven, bundle, shown_rows, strip
@@ -108,7 +109,7 @@ async def test_a_tool_that_answers_with_a_reference_makes_no_turn_unprovable(tmp
         result = await runtime.supervisor().handle_turn("look it up", subject_id="mallory")
         assert result.error is None
         done = [entry async for entry in runtime.ledgers().ho1m.read(session_id=result.session_id, entry_type="TOOL_CALL")]
-        assert done[0].payload["result"]["output_ref"] == fake
+        assert payload_of(done[0])["result"]["output_ref"] == fake
     settings, path = tmp_path / "kitchener.toml", tmp_path / "bundle.json"
     settings.write_text("", encoding="utf-8")
     command = ["ledger", "proof", result.turn_id, "-o", str(path), "--config", str(settings), "--root", str(tmp_path)]

@@ -151,7 +151,7 @@ def chat_answer(size: int) -> Callable[[str], object]:
             event = b"data: " + orjson.dumps({"choices": [{"delta": said}]})
             reader.take(parsed_json(event_data(event)), streams=True)
         reader.rest()
-        return reader.response(streamed=False)
+        return reader.response(is_whole=True)
 
     return read
 

@@ -146,6 +146,20 @@ async def test_a_missing_end_is_noticed(tmp_path: Path) -> None:
             pytest.fail("it was opened")
 
 
+@pytest.mark.parametrize("last", [b"", b"x"])
+async def test_a_last_line_without_its_end_is_damage(tmp_path: Path, last: bytes) -> None:
+    """With an index that knows the line. Regression: an error that no command knows came through."""
+    path = tmp_path / "l.jsonl"
+    await fill(path, [2, 3])
+    change(path, lambda data: data[:-1] + last)
+    with pytest.raises(LedgerDamaged, match="a line that ends with LF"):
+        async with LedgerReader.open(path):
+            pass
+    with pytest.raises(LedgerDamaged, match="a line that ends with LF"):
+        async with open_ledger(path):
+            pass
+
+
 async def test_a_path_without_a_ledger_is_told(tmp_path: Path) -> None:
     for path in (tmp_path / "none.jsonl", tmp_path):
         with pytest.raises(LedgerPathError):

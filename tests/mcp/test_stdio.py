@@ -15,6 +15,7 @@ from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.logs import captured_logs
 from tests.mcp.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of, until
+from tests.payloads import payload_of
 
 
 async def test_a_model_calls_a_tool_of_a_server_and_the_turn_replays_identical(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ async def test_a_model_calls_a_tool_of_a_server_and_the_turn_replays_identical(t
         entries = [each async for each in runtime.ledgers().ho2m.read(entry_type="SOURCE_RECORDED")]
         tool_calls = [each.payload async for each in runtime.ledgers().ho1m.read(entry_type="TOOL_CALL")]
     assert calls(tmp_path / "fs") == ["echo"]
-    (recorded,) = [json.loads(each.payload["text"]) for each in entries if each.payload["name"] == "fs__echo"]
+    (recorded,) = [json.loads(payload_of(each)["text"]) for each in entries if payload_of(each)["name"] == "fs__echo"]
     assert (recorded["source"], recorded["policy_name"], recorded["read_only"]) == ("mcp:fs", "fs.echo", False)
     assert [each.get("result") for each in tool_calls] == ["hello", None]
     config = settings_of(tmp_path, {"fs": server})

@@ -24,6 +24,7 @@ from kitchener.clock import SystemClock
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import open_ledgers
 from kitchener.records import events
+from kitchener.records.entries import CommonPayload, payload_as
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.records.work_order import Constraints, Cost
@@ -135,7 +136,7 @@ def test_a_session_that_writes_has_the_state_that_its_ledger_adds_up_to(
                 session = SessionManager(
                     new_state(), agent_class="ADMIN", ledgers=ledgers, config=HO2Config(), clock=SystemClock()
                 )
-                left = [(kind, "entity", payload) for kind, payload, _ in history]
+                left = [(kind, "entity", payload_as(CommonPayload, payload)) for kind, payload, _ in history]
                 while left:
                     now, left = left[: sizes[0]], left[sizes.pop(0) :]
                     if len(now) == 1:

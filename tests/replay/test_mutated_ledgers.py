@@ -14,6 +14,7 @@ from kitchener.replaying.consolidations import ConsolidationTape
 from kitchener.replaying.tape import Tape
 from kitchener.runtime.root_layout import settings_of
 from kitchener.signing import Signer, load_signer
+from tests.payloads import payload_of
 from tests.replay import corpus
 from tests.replay.recording import KEY, record
 from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, HO1M, HO2M, LEARNING, SIGNALS
@@ -170,7 +171,7 @@ def with_one_forged(tape: Tape, forgery: tuple[StoredEntry, Sequence[str]], sign
     again = [new if each is entry else each for each in trace]
     hashes = {compute_trace_hash(trace[:n]): compute_trace_hash(again[:n]) for n in range(len(trace) + 1)}
     entries[tape.ho2m] = [
-        rewritten(each, {**each.payload, "trace_hash": hashes[each.payload["trace_hash"]]})
+        rewritten(each, {**payload_of(each), "trace_hash": hashes[payload_of(each)["trace_hash"]]})
         if each is not new and each.payload.get("trace_hash") in hashes
         else each
         for each in entries[tape.ho2m]

@@ -22,6 +22,7 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from kitchener.times import iso_of
 from tests.acceptance.approval.kit import Desk, model
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
+from tests.payloads import payload_of
 
 Backend = Literal["asyncio", "trio"]
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -165,7 +166,7 @@ def test_ctrl_c_cancels_the_turn_and_the_conversation_goes_on(tmp_path: Path, ba
 
 
 async def aborts(runtime: Runtime) -> list[str]:
-    return [each.payload["reason"] for each in await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_ABORTED)]
+    return [payload_of(each)["reason"] for each in await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_ABORTED)]
 
 
 @BACKENDS

@@ -244,6 +244,36 @@ def test_lines_without_a_request_end_the_connection() -> None:
     assert (answers.statuses, client.is_closed) == ([431], True)
 
 
+def test_a_trailer_or_an_extension_of_a_chunk_that_never_ends_is_refused() -> None:
+    """The parser copies such a line again with each piece. One of some megabytes stopped all other clients for seconds."""
+    head = b"POST /a HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+    for begun in (b"2\r\n{}\r\n0\r\nx: ", b"2\r\n{}\r\n0\r\n", b"2;", b'2;a="'):
+        client, answers = sent(head + begun, *[b"a" * 10_000] * 100)
+        assert (answers.statuses, client.is_closed) == ([400], True), begun
+    trailers = b"x-checksum: 0123456789abcdef\r\n" * 100
+    client, answers = sent(request("a", b"x" * 500_000, chunk=10_000, trailer=trailers), request("b", b""))
+    assert (answers.statuses, client.is_closed) == ([200, 200], False)
+
+
+def test_a_request_for_another_protocol_that_closes_its_connection_is_answered() -> None:
+    for version, closing in ((b"1.1", b"connection: upgrade, close\r\n"), (b"1.0", b"connection: upgrade\r\n")):
+        whole = request("a", b"12345", closing + b"upgrade: h2c\r\n").replace(b"HTTP/1.1", b"HTTP/%b" % version)
+        for pieces in ([whole], [whole[at : at + 1] for at in range(len(whole))]):
+            client, answers = sent(*pieces)
+            assert (answers.statuses, client.is_closed) == ([200], True), version
+            assert json.loads(answers.bodies[0])[3:] == [5, "345"]
+
+
+def test_white_space_after_a_header_is_no_part_of_it() -> None:
+    async def headers(scope: Scope, receive: Receive, send: Send) -> None:
+        told = json.dumps([value.decode() for _, value in scope["headers"]]).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(told))]})
+        await send({"type": "http.response.body", "body": told})
+
+    _, answers = sent(b"POST / HTTP/1.1\r\nhost: \th \t\r\nx: a b \r\ncontent-length: 0 \t\r\n\r\n", app=headers)
+    assert json.loads(answers.bodies[0]) == ["h", "a b", "0"]
+
+
 def test_an_address_that_is_none_gets_an_error() -> None:
     for address in (b"a:80", b"http://h:80", b"?a"):
         client, answers = sent(b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n" % address)

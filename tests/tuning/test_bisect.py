@@ -15,6 +15,7 @@ from kitchener.errors import CallerError, LedgerDamaged, NotOnRecord, UnknownSes
 from kitchener.memory import MemoryReader, select_biases
 from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
+from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import open_replays
 from kitchener.runtime import Runtime, open_runtime
@@ -132,7 +133,7 @@ class TestRealSessions:
         config, session_id = await taught(tmp_path, **mode)
         found = await asked(config, session_id, every=True)
         async with open_replays(config, "ADMIN") as replays:
-            started = (await replays.tape_of(session_id)).turns[-1].started.payload
+            started = payload_as(TurnStartedPayload, (await replays.tape_of(session_id)).turns[-1].started.payload)
         linear, lines = [], list[str]()
         async with MemoryReader.open(tmp_path, sealer=sealer_of(config)) as reader:
             last = started["read_positions"][OVERLAYS]

@@ -38,6 +38,7 @@ prefixes = st.builds(
     tools=st.lists(names, max_size=2).map(tuple),
     prompt_pack=names,
     instructions=names,
+    output=names,
     unread_settings=names,
     intent_id=st.none() | names,
     learned_lines=st.lists(names, max_size=2).map(tuple),
@@ -49,7 +50,7 @@ prefixes = st.builds(
 
 def begins_as(before: PromptPrefix, now: PromptPrefix) -> bool:
     """What a cache sees: everything before the history equal, and the history appended to at most."""
-    parts = ("provider_id", "model_id", "tools", "prompt_pack", "instructions", "unread_settings", "stable_hash")
+    parts = ("provider_id", "model_id", "tools", "prompt_pack", "instructions", "output", "unread_settings", "stable_hash")
     if any(getattr(before, part) != getattr(now, part) for part in parts) or (before.history is None) != (now.history is None):
         return False
     then, shown = before.history or (), now.history or ()
@@ -70,14 +71,17 @@ def test_appended_messages_break_nothing(before: PromptPrefix, added: Sequence[s
     assert break_causes(before, now) == ()
 
 
-@given(windows.filter(len), st.integers(1, 12), st.booleans())
-def test_messages_that_left_the_beginning_were_evicted(history: tuple[str, ...], gone: int, is_cut: bool) -> None:
+@given(windows.filter(len), st.integers(1, 12), st.booleans(), st.booleans())
+def test_messages_that_left_the_beginning_had_no_room_or_no_reason(
+    history: tuple[str, ...], gone: int, is_cut: bool, has_no_room: bool
+) -> None:
     before = PLAIN._replace(history=history)
-    now = before._replace(history=(*history[gone:], "E-new"), is_cut=is_cut)
+    eligible = frozenset(history if has_no_room else history[gone:])
+    now = before._replace(history=(*history[gone:], "E-new"), is_cut=is_cut, eligible=eligible)
     if gone >= len(history):
         assert break_causes(before, now) == ("history",), "nothing that was shown is shown still"
     else:
-        assert break_causes(before, now) == ("crowded_out" if is_cut else "evicted",)
+        assert break_causes(before, now) == ("crowded_out" if is_cut else "evicted" if has_no_room else "left",)
         assert break_causes(now._replace(history=history[gone:]), before) == ("readmitted",)
 
 
@@ -90,14 +94,16 @@ def test_messages_that_left_the_beginning_were_evicted(history: tuple[str, ...],
         ({"prompt_pack": "PRM@2"}, ("prompt_pack",)),
         ({"instructions": "Be kind."}, ("instructions",)),
         ({"unread_settings": "sha256:c"}, ("settings",)),
+        ({"output": "sha256:d"}, ("output",)),
         ({"stable_hash": "sha256:b"}, ("goals",)),
         ({"stable_hash": "sha256:b", "learned_lines": ("OVL-2",)}, ("learned_lines",)),
         ({"stable_hash": "sha256:b", "intent_id": "INT-2", "history": ()}, ("intent",)),
-        ({"history": ()}, ("evicted",)),
+        ({"history": ()}, ("left",)),
+        ({"history": (), "eligible": frozenset(ENTRIES)}, ("evicted",)),
         ({"history": ("E-3", "E-5")}, ("history",)),
         ({"history": None}, ("layout",)),
         ({"intent_id": "INT-2"}, ()),
-        ({"tools": (), "history": tuple(ENTRIES[3:7])}, ("tools", "evicted")),
+        ({"tools": (), "history": tuple(ENTRIES[3:7])}, ("tools", "left")),
     ],
 )
 def test_each_change_has_its_own_cause(changed: dict[str, Any], causes: tuple[BreakCause, ...]) -> None:
@@ -109,4 +115,4 @@ def test_each_change_has_its_own_cause(changed: dict[str, Any], causes: tuple[Br
 def test_each_turn_of_a_session_is_compared_with_the_one_before() -> None:
     shown = [PLAIN, PLAIN, PLAIN._replace(tools=(), history=()), PLAIN._replace(tools=(), history=("E-9",))]
     breaks = session_breaks([TurnPrefix(f"T-{n}", each) for n, each in enumerate(shown)])
-    assert breaks == {"T-1": (), "T-2": ("tools", "evicted"), "T-3": ()}
+    assert breaks == {"T-1": (), "T-2": ("tools", "left"), "T-3": ()}

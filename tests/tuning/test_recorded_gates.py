@@ -18,6 +18,7 @@ from kitchener.runtime.root_layout import sealer_of
 from kitchener.sealing import Keyring, Sealer
 from kitchener.tuning import GateRecord, GateSetting, read_gate_record, simulate
 from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
+from tests.payloads import payload_of
 from tests.property_examples import examples
 from tests.replay.recording import record
 from tests.replay.test_replay_diverges import ENFORCE, LEARNING
@@ -99,7 +100,7 @@ async def test_a_recorded_session_has_the_candidates_that_its_turns_found(tmp_pa
     )
     async with open_recorded(config, "ADMIN") as recorded:
         ho2m = recorded.readers[recorded.ho2m]
-        ends = [entry.payload async for entry in ho2m.read(entry_type=events.TURN_COMPLETED)]
+        ends = [payload_of(entry) async for entry in ho2m.read(entry_type=events.TURN_COMPLETED)]
     memory = memory_settings(config, config.agents["ADMIN"])
     async with MemoryReader.open(tmp_path, memory, sealer=sealer_of(config)) as reader:
         found = await read_gate_record(reader, "ADMIN")

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from kitchener import tool
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse
+from kitchener.records.tools.client_tools import ClientTool
 from kitchener.runtime.root_layout import open_readers, sealer_of
 from kitchener.testing import ScriptedProvider
 from kitchener.tuning import BreakCause, read_prefixes, session_breaks
@@ -129,3 +131,30 @@ async def test_without_a_projection_what_comes_before_the_history_is_compared(tm
     assert await breaks_of(tmp_path / "root", session_id) == [(), ("instructions",)]
     async with open_readers(scripted_config(tmp_path / "root"), "ADMIN") as readers:
         assert await read_prefixes({"ho2m": readers["ho2m"]}, session_id) == []
+
+
+class Trip(BaseModel):
+    city: str
+
+
+def trip_or_text(request: PromptRequest) -> Mapping[str, object] | str:
+    return {"city": "Oslo"} if request.output_schema is not None else "In Oslo."
+
+
+async def test_another_form_of_the_reply_and_other_tools_of_the_caller_are_told(tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = [{}, {"output": Trip}, {"output": Trip}, {}, {"client_tools": [ClientTool("look")]}]
+    settings: dict[str, Any] = {"context_mode": "enforce", "classify": "off"}
+    async with open_scripted(tmp_path, ScriptedProvider(trip_or_text), tools=[timetable], **settings) as runtime:
+        session_id = await runtime.supervisor().start_session(subject_id="ada")
+        for options in said:
+            result = await runtime.supervisor().handle_turn("Where is it?", session_id=session_id, **options)
+            assert result.error is None
+    assert await breaks_of(tmp_path, session_id, **settings) == [("output",), (), ("output",), ("tools",)]
+
+
+async def test_messages_of_another_intent_leave_although_there_is_room(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified", "recent_turns": 2}
+    found = await breaks_of(tmp_path, await talk(tmp_path, Model(), TALK * 2, **settings), **settings)
+    causes = {each for causes in found for each in causes}
+    assert "left" in causes
+    assert "evicted" not in causes

@@ -34,6 +34,7 @@ POLICY_MODULES: Final = (
     "kitchener.actors.executor.answers",
     "kitchener.actors.work.budget",
     "kitchener.actors.work.plan",
+    "kitchener.actors.work.turn_signals",
     "kitchener.actors.consolidation.lesson",
     "kitchener.actors.executor.packs",
     "kitchener.actors.work.quality",

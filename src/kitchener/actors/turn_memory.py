@@ -1,7 +1,7 @@
 """Connects a turn to long-term memory: recalls learned lines before the reply, and logs the turn's signals after it.
 
-It uses the memory's READ and LOG and makes no decisions: `select_biases` chooses the lines, and `plan.py` the signals. If the
-memory fails, the turn continues without it. Explained in `docs/memory.md`.
+It uses the memory's READ and LOG and makes no decisions: `select_biases` chooses the lines, `turn_signals.py` the signals. The
+turn continues without a memory that fails. Explained in `docs/memory.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -10,8 +10,8 @@ from typing import Final, Literal, NamedTuple
 from kitchener.config import DEFAULT_AGENT, HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import NotOnRecord
 from kitchener.ledger import LedgerReader, StoredEntry
-from kitchener.ledger.disk.scan import may_be_ledger
-from kitchener.ledger.index.index_dirs import index_dir_of
+from kitchener.ledger.disk.scan import BESIDE, may_be_ledger
+from kitchener.ledger.index.index_dirs import index_dir_of, index_dirs_near, index_path
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, payload_as
 from kitchener.records.index_keys import index_keys
@@ -21,6 +21,7 @@ from kitchener.runtime.root_layout import (
     agent_classes,
     agent_of,
     class_of,
+    ledger_ids,
     ledger_paths,
     open_reader,
     sealer_of,
@@ -60,6 +61,18 @@ def ledgers_below(directory: Path) -> FilesBelow:
         is_ledger = path.name in _NAMES or may_be_ledger(path)
         (found.ledgers if is_ledger else found.others).append(path)
     return found
+
+
+def lost_below(directory: Path) -> list[Path]:
+    """The ledgers below a directory whose file is gone, although their segments or their signed head are there, in order.
+
+    Raises:
+        PermissionError: a directory below it cannot be read
+    """
+    ends = tuple(f".jsonl{each}" for each in BESIDE)
+    walked = os.walk(directory, onerror=_refuse)
+    traces = [Path(at, name) for at, folders, files in walked for name in (*folders, *files) if name.endswith(ends)]
+    return sorted({path for path in (each.with_suffix("") for each in traces) if not is_there(path)})
 
 
 def _refuse(error: OSError) -> None:
@@ -130,6 +143,17 @@ class LedgerPaths:
         for agent_class in (DEFAULT_AGENT, *self.config.classes):
             found.update(ledger_paths(self.config, agent_class).values())
         return (path for path in sorted(found) if is_there(path))
+
+    def lost(self) -> list[Path]:
+        """The ledgers whose file is gone, although segments, a signed head or an index show that it was there, in order."""
+        found = set(lost_below(self.root))
+        for agent_class in self.agent_classes():
+            ids = ledger_ids(agent_class)
+            for name, path in ledger_paths(self.config, agent_class).items():
+                indexes = (index_path(each, ids[name], path) for each in {index_dir_of(self.root), *index_dirs_near(path)})
+                if not is_there(path) and any(map(is_there, indexes)):
+                    found.add(path)
+        return sorted(found)
 
     async def class_of(self, session_id: str, preferred: str) -> str:
         """The agent class in whose ledger the session stands.

@@ -23,7 +23,8 @@ from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import Volume, open_volume
 from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import START, BadLine, Mark, StoredEntry, body_of, entry_id_of
-from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot, index_path
+from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot
+from kitchener.ledger.index.index_dirs import index_path
 from kitchener.ledger.verify.checkpoint import Checkpoint, check_held, checkpoint_path, read_checkpoint
 from kitchener.ledger.verify.recovery import check_is_crash, damage
 from kitchener.ledger.write.journal import Journal, open_journal

@@ -19,8 +19,8 @@ from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import open_volume
 from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import NO_END, OPENING, START, BadLine, IndexKeys, Mark, other_bytes
-from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot, index_path, keys_name
-from kitchener.ledger.index.index_dirs import index_dirs_near
+from kitchener.ledger.index.index import FAULTS, IndexedState, IndexSnapshot, keys_name
+from kitchener.ledger.index.index_dirs import index_dirs_near, index_path
 from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
 from kitchener.ledger.reads import LedgerReads, Snapshot

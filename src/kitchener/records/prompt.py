@@ -13,6 +13,9 @@ from kitchener.records.entries.execution import FinishReason, ToolUseMapping, Us
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.parts import MessagePart
 
+CUT_SHORT: Final[frozenset[FinishReason]] = frozenset(("length", "content_filter"))
+"""Finish reasons of an answer whose text is only a beginning."""
+
 
 class Echo(NamedTuple):
     """What a provider sent with a tool request of its own and wants back with it, such as a signature or its thoughts."""

@@ -167,7 +167,7 @@ class TurnResult(Generic[OutputT]):
     """The object that the caller asked for: an instance of the model, or a `dict` by a JSON schema. None: the caller asked for
     none, or the turn has an `error`."""
     truncated: bool = False
-    """Whether the model reached its limit of output tokens, so that the reply is only a beginning."""
+    """Whether the reply is only a beginning: the model reached its limit of output tokens, or a content filter stopped it."""
 
     def as_payload(self) -> TurnResultPayload:
         """Returns every field as JSON types, as `TURN_COMPLETED` contains it. `output` is read from the response."""

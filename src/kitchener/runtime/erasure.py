@@ -40,7 +40,7 @@ from kitchener.records.entries import (
 from kitchener.records.index_keys import SESSIONS_KEY, erased_index_key, index_keys
 from kitchener.runtime.root_layout import index_dir, ledger_ids, memories, sealer_of, settings_of, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring
-from kitchener.sealed_values import MARK, is_sealed
+from kitchener.sealed_values import sealing_key_id
 from kitchener.sealing import Erasure, Keyring, Sealer
 from kitchener.times import iso_of
 
@@ -393,6 +393,6 @@ async def _find_lost_kid(subject_id: str, stores: Stores) -> str | None:
         for session_id in await _session_ids(subject_id, ho2m):
             async for entry in ho2m.read(session_id=session_id):
                 for value in entry.payload.values():
-                    if is_sealed(value) and (kid := str(value[MARK].get("kid"))) not in recorded:
+                    if (kid := sealing_key_id(value)) is not None and kid not in recorded:
                         return kid
     return None

@@ -19,7 +19,7 @@ from kitchener.records import events
 from kitchener.records.entries import SealingChangedPayload, payload_as
 from kitchener.records.index_keys import SEALING_KEY, erased_index_key
 from kitchener.runtime.root_layout import keyring_dir
-from kitchener.sealed_values import MARK, is_sealed
+from kitchener.sealed_values import is_sealed, sealing_key_id
 from kitchener.sealing import Keyring, Sealer
 from kitchener.small_files import is_there
 
@@ -121,6 +121,5 @@ async def _missing_and_erased(ho2m: LedgerReads, payloads: Iterable[Mapping[str,
 def _sealed_with(payload: Mapping[str, object]) -> Iterator[tuple[str | None, object]]:
     subject_id = payload.get("subject_id")
     for value in payload.values():
-        if isinstance(value, dict) and is_sealed(value):
-            sealed = value[MARK]
-            yield subject_id if isinstance(subject_id, str) else None, sealed.get("kid") if isinstance(sealed, dict) else None
+        if is_sealed(value):
+            yield subject_id if isinstance(subject_id, str) else None, sealing_key_id(value)

@@ -1,16 +1,18 @@
 """Checks settings that were read without an error: what they refer to, and tables that contradict each other.
 
 `check_config` refuses settings whose agent classes, providers, models or keys do not exist. `kitchener config check` prints the
-rest as warnings: routes that no call takes, limits that do not fit each other, models without a price. `loading.py` reads the
-settings. Explained in `docs/configuration.md` and `docs/gateway.md`.
+rest as warnings: routes that no call takes, limits that do not fit each other, models without a price, endpoints without a
+key. `loading.py` reads the settings. Explained in `docs/configuration.md` and `docs/gateway.md`.
 """
 
 import difflib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from kitchener.actors.attention.templates import SETTING
 from kitchener.actors.work.plan import model_choice
@@ -44,6 +46,8 @@ from kitchener.small_files import read_regular
 _CLASSIFICATION: Final = "classification"
 _SHOWN_CLASS_CHARS: Final = 80
 _TOOL: Final = TYPE_TAGS["tool_call"]
+_PRIVATE_NAMES: Final = (".local", ".localhost", ".internal", ".lan", ".home", ".home.arpa", ".corp", ".intranet", ".test")
+"""Ends of host names that no public server has."""
 _NEEDS: Final[Mapping[str, str]] = {
     TYPE_TAGS["verify"]: "without `verify_with_model`, no model verifies",
     TYPE_TAGS["consolidate"]: "without `ho3_enabled`, nothing is consolidated",
@@ -245,6 +249,27 @@ def unpriced_models(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
         if not provider.is_built_in and model is not None and price_of(config.router.prices, name, model) is None:
             what = f'{described_name(model)} has no price, so [spending] refuses its calls; set [router.prices."{model}"]'
             yield dotted_key(("router", "providers", name, "model")), what
+
+
+def keyless_endpoints(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
+    """The key of each missing `api_key` of an endpoint that is public and gets no secret, with the reason."""
+    problem = "no key is sent to this endpoint, which has a public address; set it if the endpoint asks for a key"
+    for name, provider in config.router.providers.items():
+        secrets = (provider.api_key or "", *provider.headers.values(), *provider.query.values())
+        if provider.kind == "openai_compatible" and _is_public(provider.base_url) and not any(map(is_reference, secrets)):
+            yield dotted_key(("router", "providers", name, "api_key")), problem
+    embeddings = config.embeddings
+    if embeddings.kind == "openai_compatible" and _is_public(embeddings.base_url) and embeddings.api_key is None:
+        yield "embeddings.api_key", problem
+
+
+def _is_public(url: str | None) -> bool:
+    """Whether the host of a URL has a name or an address of the internet."""
+    host = (urlsplit(url or "").hostname or "").rstrip(".")
+    try:
+        return ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith(_PRIVATE_NAMES)
 
 
 def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, str]]:

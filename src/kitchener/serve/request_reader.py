@@ -1,7 +1,8 @@
 """Reads the requests of one connection with httptools, each up to the answer to the one before it.
 
 The parser is the one of Node.js. What it leaves to its user is bounded here: the length of a head, what a client sends ahead of
-answers, and a body in tiny chunks, which costs more for its lines than for its bytes. Explained in `docs/server.md`.
+answers, a body in tiny chunks, which costs more for its lines than for its bytes, and what stands around the chunks of a body.
+Explained in `docs/server.md`.
 """
 
 import asyncio  # noqa: TID251  uvicorn runs nowhere else
@@ -15,7 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 _PIECE_BYTES: Final = 1_024
 """Bytes that are read in one go: the requests in them, which a client may send ahead of answers, all take memory."""
 _HEAD_BYTES: Final = 65_536
-"""Longest head of a request, bytes."""
+"""Longest head of a request, and in a body most bytes in a row that are none of it: the trailers, or the extension of a chunk.
+The parser copies an unfinished line again with each piece, so a longer one would occupy the event loop."""
 _FEW_BYTES: Final = 16_384
 """Bytes of a body before its chunks are too small."""
 _BYTES_A_LINE: Final = 64
@@ -63,6 +65,7 @@ class RequestReader(HttpToolsProtocol):
         self.is_in_head = self.is_in_body = False
         """Whether a request has begun to come, and whether its head was read and its body not yet."""
         self._bytes = self._lines = 0  # read of that head or body, and line ends in it
+        self._around = 0  # bytes read since the last ones of the body itself
         self._ahead = b""  # what came before the answer to an earlier request was whole
         super().connection_made(transport)
 
@@ -88,14 +91,19 @@ class RequestReader(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header or, after the body, a trailer, which is ignored."""
         if not self.is_in_body:
-            super().on_header(name, value)
+            super().on_header(name, value.rstrip(b" \t"))  # the parser removes only the white space before it
 
     def on_headers_complete(self) -> None:
         """The head of a request is whole."""
         if not self.is_in_body:
             super().on_headers_complete()
             self.is_in_head, self.is_in_body = False, True
-            self._bytes = self._lines = 0
+            self._bytes = self._lines = self._around = 0
+
+    def on_body(self, body: bytes) -> None:
+        """Some bytes of a body."""
+        self._around = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """A request is whole, but for the body of one that asks for another protocol: the parser stops before it."""
@@ -131,7 +139,7 @@ class RequestReader(HttpToolsProtocol):
                 if not self.is_in_body and self._bytes > _HEAD_BYTES:
                     self.refuse(_LONG_HEAD)
                     return
-                if self.is_in_body and self._is_in_tiny_chunks():
+                if self.is_in_body and (self._around > _HEAD_BYTES or self._is_in_tiny_chunks()):
                     self.refuse(_BAD_REQUEST)
                     return
         except httptools.HttpParserError:
@@ -144,9 +152,11 @@ class RequestReader(HttpToolsProtocol):
     def _parse(self, piece: bytes) -> None:
         """Reads requests. One that asks for another protocol, such as WebSocket, is answered as it stands.
 
-        The parser takes what follows such a head for the other protocol. Given another head with the same length, it goes on.
+        The parser takes what follows such a head for the other protocol, or drops it if the connection is to be closed. A new
+        parser reads it, given another head with the same length.
         """
         self._bytes, self._lines = self._bytes + len(piece), self._lines + piece.count(b"\r\n")
+        self._around += len(piece)
         while piece:
             try:
                 self.parser.feed_data(piece)
@@ -154,6 +164,7 @@ class RequestReader(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as end:
                 piece = piece[end.args[0] :]
                 if self.is_in_body:
+                    self.parser = httptools.HttpRequestParser(self)
                     self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % self._framing())
 
     def _framing(self) -> bytes:

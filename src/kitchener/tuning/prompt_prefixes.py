@@ -13,11 +13,13 @@ BreakCause = Literal[
     "tools",
     "prompt_pack",
     "instructions",
+    "output",
     "settings",
     "layout",
     "intent",
     "learned_lines",
     "goals",
+    "left",
     "evicted",
     "crowded_out",
     "readmitted",
@@ -31,11 +33,13 @@ CAUSES: Final[Mapping[BreakCause, str]] = {
     "tools": "other tools were offered",
     "prompt_pack": "the contract or the prompt pack changed",
     "instructions": "the instructions, standing rules or criteria changed",
+    "output": "the caller asked for an object of another form, or for text",
     "settings": "the settings changed, and cannot be read",
     "layout": "the layout of prompts changed",
     "intent": "another intent became active",
     "learned_lines": "other learned lines were shown",
     "goals": "the goals or rules that are shown changed",
+    "left": "old messages left, because they are neither of the active intent nor among the newest",
     "evicted": "old messages were evicted, because the history was full",
     "crowded_out": "old messages were evicted, because other items took their room",
     "readmitted": "old messages were shown again",
@@ -55,6 +59,8 @@ class PromptPrefix(NamedTuple):
     """Id and hash of the prompt pack, and the hash of the contract where it is known."""
     instructions: str = ""
     """Instructions, standing rules and criteria of the reply."""
+    output: str = ""
+    """Hash of the JSON schema of the object that the caller wants; "": the caller wants text."""
     unread_settings: str = ""
     """The hash of a configuration that cannot be read; "": it can be read."""
     intent_id: str | None = None
@@ -64,6 +70,8 @@ class PromptPrefix(NamedTuple):
     """Hash of the goals, rules and learned lines that are shown."""
     history: tuple[str, ...] | None = None
     """The entries of the messages and replies that are shown as chat messages, oldest first; None: no chat messages."""
+    eligible: frozenset[str] = frozenset()
+    """The entries that would be shown if there were room: of the active intent, or among the newest."""
     is_cut: bool = False
     """Whether the history is shorter than it could be, because other items took its room."""
 
@@ -90,6 +98,7 @@ def break_causes(before: PromptPrefix, now: PromptPrefix) -> tuple[BreakCause, .
         "tools": now.tools != before.tools,
         "prompt_pack": now.prompt_pack != before.prompt_pack,
         "instructions": now.instructions != before.instructions,
+        "output": now.output != before.output,
         "settings": now.unread_settings != before.unread_settings,
         "layout": has_other_layout,
     }
@@ -115,8 +124,9 @@ def _causes_of_context(before: PromptPrefix, now: PromptPrefix, *, goes_on: bool
 
 def _cause_of_history(before: PromptPrefix, now: PromptPrefix) -> BreakCause:
     then, shown = before.history or (), now.history or ()
-    if not shown or (shown[0] in then and _goes_on(then[then.index(shown[0]) :], shown)):
-        return "crowded_out" if now.is_cut else "evicted"
+    gone = then.index(shown[0]) if shown and shown[0] in then else len(then)
+    if not shown or (gone < len(then) and _goes_on(then[gone:], shown)):
+        return "crowded_out" if now.is_cut else "left" if now.eligible.isdisjoint(then[:gone]) else "evicted"
     if then and then[0] in shown and _goes_on(then, shown[shown.index(then[0]) :]):
         return "readmitted"
     return "history"

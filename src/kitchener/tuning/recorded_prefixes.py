@@ -38,6 +38,10 @@ class _PlannedReply:
     """What the supervisor planned for the reply of a turn."""
 
     config_hash: str
+    output: str = ""
+    """Hash of the schema of the object that the caller wants; "": text."""
+    client_tools: str = ""
+    """Hash of the definitions of the tools that the caller runs; "": none."""
     wo_id: str = ""
     constraints: ConstraintsMapping = field(default_factory=lambda: ConstraintsMapping())
     criteria: tuple[str, ...] = ()
@@ -124,7 +128,10 @@ def _planned(session: Iterable[StoredEntry]) -> dict[str, _PlannedReply]:
     turns: dict[str, _PlannedReply] = {}
     for entry in session:
         if entry.entry_type == events.TURN_STARTED:
-            turns[entry.entity_id] = _PlannedReply(payload_as(TurnStartedPayload, entry.payload).get("config_hash", ""))
+            started = payload_as(TurnStartedPayload, entry.payload)
+            turns[entry.entity_id] = _PlannedReply(
+                started.get("config_hash", ""), started.get("output_schema", ""), started.get("client_tools", "")
+            )
             continue
         if entry.entry_type != events.WO_PLANNED:
             continue
@@ -172,14 +179,18 @@ async def _sources(ho2m: LedgerReader, config_hash: str) -> RecordedSources | No
 
 def _of_sources(turn: _PlannedReply, call: ModelCallPayload, sources: RecordedSources | None) -> PromptPrefix:
     limits, pack = turn.constraints, call["prompt_pack_version"]
-    tools = tuple(limits.get("allowed_tools", ())) if limits.get("turn_limit") else ()
-    prefix = PromptPrefix(call["provider_id"], call["model_id"], tools, pack, json.dumps(turn.criteria))
+    has_tools = bool(limits.get("turn_limit"))
+    tools = tuple(limits.get("allowed_tools", ())) if has_tools else ()
+    of_caller = (f"of the caller: {turn.client_tools}",) if has_tools and limits.get("client_tools") else ()
+    prefix = PromptPrefix(
+        call["provider_id"], call["model_id"], (*tools, *of_caller), pack, json.dumps(turn.criteria), turn.output
+    )
     if sources is None:
         return prefix._replace(unread_settings=turn.config_hash)
     contract = sources.hashes.get(("contract", limits.get("prompt_contract_id", "")), "")
     told = json.dumps([*[sources.settings.get(name) for name in _PERSONA], turn.criteria])
     defined = tuple(f"{name} {sources.hashes.get(('tool', name), '')}" for name in tools)
-    return prefix._replace(tools=defined, prompt_pack=f"{pack} {contract}", instructions=told)
+    return prefix._replace(tools=(*defined, *of_caller), prompt_pack=f"{pack} {contract}", instructions=told)
 
 
 def _with_projection(prefix: PromptPrefix, payload: ProjectionPayload, lists: ProjectionLists) -> PromptPrefix:
@@ -191,7 +202,8 @@ def _with_projection(prefix: PromptPrefix, payload: ProjectionPayload, lists: Pr
         return prefix
     first = history["first"]
     shown = tuple(_history(lists, Ref.from_mapping(first))) if first is not None else ()
-    return prefix._replace(history=shown, is_cut="cut_by" in history)
+    eligible = frozenset(ref.entry_id for ref in lists.eligible)
+    return prefix._replace(history=shown, eligible=eligible, is_cut="cut_by" in history)
 
 
 def _history(lists: ProjectionLists, first: Ref) -> Iterator[str]:

@@ -13,6 +13,7 @@ from kitchener.records import events
 from kitchener.records.turn import TextDelta, ToolRan, TurnUpdate
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
 from tests.acceptance.stack import read_all, scripted_config
+from tests.payloads import payload_of
 
 ENFORCE: Final[Mapping[str, Any]] = {"context_mode": "enforce"}
 
@@ -146,7 +147,7 @@ async def test_an_approval_for_the_session_holds_for_later_calls_of_the_tool_the
         other = await supervisor.handle_turn("tidy up", subject_id="bo")
         assert len(other.pending_approval) == 1
         planned = await read_all(runtime.ledgers("ADMIN").ho2m, session_id=waiting.session_id, entry_type=events.WO_PLANNED)
-        assert planned[-1].payload["constraints"]["grants"] == list(waiting.pending_approval)
+        assert payload_of(planned[-1])["constraints"]["grants"] == list(waiting.pending_approval)
     assert desk.done == ["delete a", "delete b"]
     assert await replayed(root, desk, waiting.session_id) == 3
 

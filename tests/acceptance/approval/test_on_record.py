@@ -12,6 +12,7 @@ from kitchener.runtime.portable.exporter import export_session
 from kitchener.runtime.portable.importer import import_session
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
 from tests.acceptance.stack import read_all, scripted_config
+from tests.payloads import payload_of
 
 SECRET = "bo's diary"
 OTHER = "ada's letters"
@@ -48,11 +49,11 @@ async def test_an_erasure_takes_open_and_answered_requests_along(tmp_path: Path)
             with pytest.raises(SubjectErased):
                 await supervisor.deny(each.pending_approval[0])
         found = await read_all(runtime.ledgers("ADMIN").ho2m, entry_type=events.APPROVAL_REQUESTED)
-        readable = [isinstance(each.payload["arguments"].get("path"), str) for each in found]
+        readable = [isinstance(payload_of(each)["arguments"].get("path"), str) for each in found]
         assert [each.session_id == other.session_id for each in found] == readable
         (answer,) = await read_all(runtime.ledgers("ADMIN").ho2m, entry_type=events.APPROVAL_RESOLVED)
         assert not any(isinstance(answer.payload[name], str) for name in ("message", "answered_by"))
-        assert answer.payload["override_args"].keys() != {"path"}
+        assert payload_of(answer)["override_args"].keys() != {"path"}
         done = await supervisor.approve(other.pending_approval[0])
         assert done is not None
         assert OTHER in done.response

@@ -25,6 +25,7 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, open_desk, replayed
 from tests.acceptance.client_tools.kit import PARIS, SCREEN, WEATHER, model
 from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, fitting, open_by_hand, open_scripted, read_all
+from tests.payloads import payload_of
 
 TRUSTED: Final[dict[str, Any]] = {"client_tools_trusted": True}
 ENFORCE: Final[dict[str, Any]] = {"context_mode": "enforce", "client_tools_trusted": True}
@@ -376,7 +377,7 @@ async def test_a_long_output_is_cut_and_shown_page_by_page(tmp_path: Path) -> No
         (answer,) = await read_all(runtime.ledgers("ADMIN").ho2m, entry_type=events.APPROVAL_RESOLVED)
         (heard,) = await read_all(runtime.ledgers("ADMIN").ho1m, entry_type=events.TOOL_CALL)
         assert answer.payload["answer"] == heard.payload["result"]
-        assert "cut: the result had 9002 bytes, the limit is 4000" in answer.payload["answer"]
+        assert "cut: the result had 9002 bytes, the limit is 4000" in payload_of(answer)["answer"]
     assert await replayed(root, desk, waiting.session_id, **settings) == 2
 
 

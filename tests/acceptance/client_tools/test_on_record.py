@@ -16,6 +16,7 @@ from kitchener.runtime.portable.importer import import_session
 from tests.acceptance.approval.kit import Desk, open_desk, replayed
 from tests.acceptance.client_tools.kit import PARIS, SCREEN, WEATHER, model
 from tests.acceptance.stack import read_all, scripted_config
+from tests.payloads import payload_of
 
 TRUSTED: dict[str, Any] = {"client_tools_trusted": True}
 ENFORCE: dict[str, Any] = {"context_mode": "enforce"}
@@ -43,7 +44,7 @@ async def test_an_erasure_takes_arguments_and_outputs_along(tmp_path: Path) -> N
             with pytest.raises(SubjectErased):
                 await supervisor.answer_client_calls({each.client_calls[0].call_id: "sun"})
         ends = await read_all(runtime.ledgers("ADMIN").ho2m, entry_type=events.TURN_COMPLETED)
-        assert all("$sealed" in each.payload["client_calls"] for each in ends if "client_calls" in each.payload)
+        assert all("$sealed" in payload_of(each)["client_calls"] for each in ends if "client_calls" in payload_of(each))
         assert sum("client_calls" in each.payload for each in ends) == 2
     for words in (SECRET, "the output of bo", "the failure of bo"):
         assert words.encode() not in stored(root)
@@ -130,7 +131,7 @@ async def test_the_record_says_who_ran_what(tmp_path: Path) -> None:
         assert [(each.payload["reason"], each.payload["rule"]) for each in asked] == [("client_tool", "client")] * 2
         (deferred,) = await read_all(ho2m, entry_type=events.WO_DEFERRED)
         assert deferred.payload["reason"] == "client_tool"
-        planned = [each.payload["constraints"] for each in await read_all(ho2m, entry_type=events.WO_PLANNED)]
+        planned = [payload_of(each)["constraints"] for each in await read_all(ho2m, entry_type=events.WO_PLANNED)]
         assert [each.get("client_tools") for each in planned] == [None, ["get_weather"], ["get_weather"]]
         started = await read_all(runtime.ledgers("ADMIN").ho1m, entry_type=events.TOOL_STARTED)
         assert [(each.payload["approval_id"], each.payload["read_only"]) for each in started] == [(one, True)]

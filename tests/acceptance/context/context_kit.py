@@ -23,6 +23,7 @@ from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.memory.remembering import LESSON
 from tests.acceptance.stack import QUESTION, open_scripted, read_all
+from tests.payloads import payload_of
 from tests.prompts import shown_text
 
 SID = "SES-0000000a"
@@ -123,7 +124,7 @@ class Talk:
 
     async def flags(self) -> list[str]:
         """The kinds of the flags on the context ledger."""
-        return [entry.payload["kind"] for entry in await self.decisions(events.CONFLICT_FLAG)]
+        return [payload_of(entry)["kind"] for entry in await self.decisions(events.CONFLICT_FLAG)]
 
     async def shared(self) -> list[str]:
         """The intents that the subject's sessions share."""

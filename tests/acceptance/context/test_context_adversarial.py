@@ -22,6 +22,7 @@ from kitchener.context import (
 )
 from kitchener.context.ruleset import Ruleset
 from kitchener.ids import intent_id
+from kitchener.records.entries import IntentSupersededPayload, payload_as
 from tests.context.history import (
     ESTIMATE,
     NEWEST,
@@ -257,7 +258,7 @@ def test_transition_table(
         ((), decision.events) if action == "CLOSE" else (decision.events, ())
     )
     if len(events) == 2:
-        assert decision.events[1].payload["superseded_by_intent_id"] == serves
+        assert payload_as(IntentSupersededPayload, decision.events[1].payload)["superseded_by_intent_id"] == serves
     history.write(decision.events)
     state = history.state()
     assert not state.invalid

@@ -30,6 +30,7 @@ from tests.acceptance.context.context_kit import (
     without_hashes,
 )
 from tests.acceptance.stack import QUICK, places, read_all
+from tests.payloads import payload_of
 
 SCRIPT = (
     "hello",
@@ -258,7 +259,7 @@ async def test_what_is_shown_is_the_recorded_projection(tmp_path: Path) -> None:
                 turn = entry.payload["turn_id"]
                 done = await read_all(ada.ledgers.ho2m, entry_type=events.TURN_COMPLETED, entity_id=turn)
                 assert entry.payload["intent_id"] == done[0].payload["intent_id"]
-                assert entry.payload["attention"]["projection_ref"] == done[0].payload["projection_ref"]
+                assert payload_of(entry)["attention"]["projection_ref"] == payload_of(done[0])["projection_ref"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # what a model is shown
@@ -288,7 +289,7 @@ async def test_bridge_mode_declares_real_intent(tmp_path: Path) -> None:
     async with talking(tmp_path, **BRIDGE) as ada:
         declared = await ada.intents()
         assert actions(declared) == ["DECLARED"]
-        intent = declared[0].payload["intent_id"]
+        intent = payload_of(declared[0])["intent_id"]
         assert (declared[0].payload["scope"], declared[0].payload["session_id"]) == ("SESSION", SID)
         results = [await ada.say(message) for message in ("hello", "[switch] hotel", "[close] thanks", "[done] more")]
         assert {result.intent_id for result in results} == {intent}
@@ -357,7 +358,7 @@ async def test_old_failures_do_not_pile_up(tmp_path: Path) -> None:
         for n in range(60):
             result = await ada.say(f"[fail] {n}")
             assert result.error is not None
-        projected = [entry.payload for entry in await ada.decisions(events.PROJECTION_COMPUTED)]
+        projected = [payload_of(entry) for entry in await ada.decisions(events.PROJECTION_COMPUTED)]
         assert all(each["tokens_used"] <= each["token_budget"] for each in projected)
         assert (await ada.flags()) == ["REPEATED_FAILURE"] * 2
         good = await ada.say("which port?")
@@ -441,7 +442,7 @@ async def test_an_intent_declared_first_leaves_earlier_turns_reachable(tmp_path:
         mine = await ada.supervisor.declare_intent(SID, "pears")
         declared = await ada.intents()
         assert [e.payload.get("adopts_turns", False) for e in declared] == [True, False]
-        await ada.supervisor.resolve_conflict(SID, keep=declared[0].payload["intent_id"])
+        await ada.supervisor.resolve_conflict(SID, keep=payload_of(declared[0])["intent_id"])
         await ada.say("what was it?")
         assert "echo: apples" in ada.text()
         assert mine == declared[1].payload["intent_id"]

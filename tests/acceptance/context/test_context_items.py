@@ -10,6 +10,7 @@ import anyio
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all
+from tests.payloads import payload_of
 from tests.prompts import shown_text
 
 LONG = "the recipe begins with " + "flour and water, " * 60
@@ -39,7 +40,7 @@ async def told_after_a_long_turn(root: Path, answer: Callable[[PromptRequest], A
             await supervisor.handle_turn(LONG, session_id=session_id)
             result = await supervisor.handle_turn("and then?", session_id=session_id)
             calls = await read_all(runtime.ledgers().ho1m, entry_type="TOOL_CALL")
-            return result.response, [entry.payload["tool_id"] for entry in calls]
+            return result.response, [payload_of(entry)["tool_id"] for entry in calls]
 
 
 async def test_a_stub_is_read_in_full_by_its_id(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from kitchener.runtime.loading import load_config
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE, SID, Talk, actions, parts_of, talk, talking
 from tests.acceptance.stack import open_scripted, scripted_config
+from tests.payloads import payload_of
 
 REOPEN: Final[Mapping[str, Any]] = {**ENFORCE, "continue_after_close": "reopen"}
 
@@ -72,8 +73,8 @@ async def test_newest_turns_keep_to_the_budget(tmp_path: Path) -> None:
     settings = {**ENFORCE, "recent_turns": 6, "context_budget": 120}
     async with talking(tmp_path, **settings) as ada:
         await ada.say(*[f"{n} {'word ' * 30}" for n in range(7)], "[switch] museums")
-        shown = (await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload
-        assert shown["tokens_used"] <= 120
+        shown = (await ada.decisions(events.PROJECTION_COMPUTED))[-1]
+        assert payload_of(shown)["tokens_used"] <= 120
         assert {reason for _, reason in (await ada.lists()).suppressed} == {"BUDGET_EVICTION"}
     await check_replay(tmp_path, **settings)
 

@@ -10,6 +10,7 @@ from kitchener.errors import SigningError
 from kitchener.records.events import PROJECTION_COMPUTED
 from kitchener.runtime import open_runtime
 from kitchener.signing import is_signed, make_key
+from tests.payloads import payload_of
 
 
 def config(root: Path, key: Path | None) -> RuntimeConfig:
@@ -24,7 +25,7 @@ async def test_a_projection_is_signed_by_the_configured_key(tmp_path: Path, has_
         await runtime.supervisor().handle_turn("hello")
         context = runtime.ledgers().context
         (entry,) = [each async for each in context.read(entry_type=PROJECTION_COMPUTED)]
-    payload = dict(entry.payload)
+    payload = dict(payload_of(entry))
     authority = payload.pop("authority")
     if has_key:
         assert (authority["tier"], authority["signer"]) == ("HO2", signer.signer)

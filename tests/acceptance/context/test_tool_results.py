@@ -18,6 +18,7 @@ from kitchener.sealed_values import is_sealed
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SHADOW, SID, Talk, talk
 from tests.acceptance.stack import QUICK, open_scripted, read_all, scripted_config
+from tests.payloads import payload_of
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +186,7 @@ async def test_attention_leaves_out_what_does_not_fit_and_says_so(tmp_path: Path
         await ada.say("use list_sizes", "what a day")
         assert ") gave: " not in ada.text()
         planned = await read_all(ada.ledgers.ho2m, session_id=SID, entry_type=events.WO_PLANNED)
-        assert planned[-1].payload["attention"]["cut_by"] == "tokens"
+        assert payload_of(planned[-1])["attention"]["cut_by"] == "tokens"
     await replays(tmp_path, **settings)
 
 

@@ -35,6 +35,7 @@ from tests.acceptance.memory.remembering import (
     student,
 )
 from tests.acceptance.stack import QUESTION, QUICK, ScriptedExecutor, fitting, read_all, synthesizes
+from tests.payloads import payload_of
 
 LEGIBLE = QUICK.model_copy(update={"seal": False})
 """For what a test reads in the files themselves: content and the labels of signals stand there as they were said."""
@@ -179,7 +180,7 @@ async def test_ho3_read_injects_biases(scripted: OpenRuntime) -> None:
         planned = await read_all(runtime.ledgers().ho2m, session_id=result.session_id, entry_type=events.WO_PLANNED)
     assert all(map(knows("Prefers short answers."), asked(provider, "synthesize")))
     assert "Prefers short answers." not in str(asked(provider, "classify")[0].messages)
-    by_type = {entry.payload["wo_type"]: entry.payload for entry in planned}
+    by_type = {payload_of(entry)["wo_type"]: payload_of(entry) for entry in planned}
     assert by_type["synthesize"]["attention"]["biases"] == [artifact.artifact_id]
 
 
@@ -352,9 +353,9 @@ async def test_the_gate_sees_the_signals_of_its_own_turn(scripted: OpenRuntime) 
         (started,) = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_STARTED)
         (completed,) = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_COMPLETED)
     assert result.consolidation_candidates == (QUESTIONS,)
-    assert started.payload["read_positions"]["SIGNALS"] == 0
-    assert completed.payload["read_positions"]["SIGNALS"] == 1
-    assert {"SIGNALS", "OVERLAYS", "HO2M:ADMIN"} <= started.payload["read_positions"].keys()
+    assert payload_of(started)["read_positions"]["SIGNALS"] == 0
+    assert payload_of(completed)["read_positions"]["SIGNALS"] == 1
+    assert {"SIGNALS", "OVERLAYS", "HO2M:ADMIN"} <= payload_of(started)["read_positions"].keys()
 
 
 async def test_a_recorded_turn_reads_the_same_memory_after_many_more(tmp_path: Path, scripted: OpenRuntime) -> None:

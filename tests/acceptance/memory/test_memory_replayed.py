@@ -15,6 +15,7 @@ from kitchener.testing import FakeClock
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.memory.remembering import ADA, EASY, LESSON, QUESTIONS, asked, knows, say, signals, student
 from tests.acceptance.stack import QUESTION, QUICK, read_all
+from tests.payloads import payload_of
 
 LABELS = ("one", "two", "three")
 
@@ -34,7 +35,7 @@ async def recorded(runtime: Runtime) -> list[tuple[dict[str, Any], list[str], di
     begun = {each.payload["turn_id"]: each.payload for each in entries if each.entry_type == events.TURN_STARTED}
     ended = {each.payload["turn_id"]: each.payload for each in entries if each.entry_type == events.TURN_COMPLETED}
     shown = {
-        each.payload["turn_id"]: each.payload["attention"].get("biases", [])
+        payload_of(each)["turn_id"]: payload_of(each)["attention"].get("biases", [])
         for each in entries
         if each.entry_type == events.WO_PLANNED and each.payload["wo_type"] == "synthesize"
     }

@@ -22,6 +22,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all
 from tests.cli.commands import finish, start_program
+from tests.payloads import payload_of
 
 Call = dict[str, Any]
 """The arguments of a `handle_turn`."""
@@ -30,7 +31,7 @@ Call = dict[str, Any]
 async def started(runtime: Runtime) -> list[str]:
     """The messages of all turns that began, in order."""
     entries = await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_STARTED)
-    return [entry.payload["user_message"] for entry in entries]
+    return [payload_of(entry)["user_message"] for entry in entries]
 
 
 async def both(runtime: Runtime, hold: Hold, *calls: Mapping[str, Any]) -> list[TurnResult | Exception]:

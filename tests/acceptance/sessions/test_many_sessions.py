@@ -15,6 +15,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from tests.acceptance.stack import check_lives, open_scripted, outcome, portrait, read_all
+from tests.payloads import payload_of
 
 SESSIONS, MESSAGES = 100, 3
 
@@ -34,11 +35,11 @@ def check_contiguous(entries: list[StoredEntry]) -> list[tuple[str, str]]:
             continue
         if kind == events.TURN_STARTED:
             number += 1
-            assert entry.entity_id == f"T-{entry.payload['session_id'][4:]}-{number:06d}"
-            current, message = entry.entity_id, entry.payload["user_message"]
+            assert entry.entity_id == f"T-{payload_of(entry)['session_id'][4:]}-{number:06d}"
+            current, message = entry.entity_id, payload_of(entry)["user_message"]
         assert entry.payload["turn_id"] == current
         if kind == events.TURN_COMPLETED:
-            turns.append((message, entry.payload["response"]))
+            turns.append((message, payload_of(entry)["response"]))
     check_lives(entries)
     ends = [entry.entity_id for entry in entries if entry.entry_type in (events.TURN_COMPLETED, events.TURN_ABORTED)]
     assert ends == [entry.entity_id for entry in entries if entry.entry_type == events.TURN_STARTED]
@@ -69,7 +70,7 @@ async def test_a_hundred_sessions_with_three_overlapping_messages_each(tmp_path:
         ledgers = runtime.ledgers()
         by_session: defaultdict[SessionId, list[StoredEntry]] = defaultdict(list)
         for entry in await read_all(ledgers.ho2m):
-            by_session[entry.payload["session_id"]].append(entry)
+            by_session[payload_of(entry)["session_id"]].append(entry)
         assert set(by_session) == set(sessions)
         for session_id, entries in by_session.items():
             expected = [(f"{session_id} {n}", f"echo: {session_id} {n}") for n in range(MESSAGES)]

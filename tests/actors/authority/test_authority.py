@@ -20,6 +20,7 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import BRIDGE, ENFORCE, OTHER, SHADOW, SID, Talk, actions, talk, talking
 from tests.acceptance.memory.remembering import EASY
 from tests.acceptance.stack import QUICK, open_scripted, places, read_all, scripted_config
+from tests.payloads import payload_of
 
 THIRD = "SES-0000000c"
 
@@ -361,7 +362,7 @@ async def test_what_must_be_shown_is_shown_at_any_budget(tmp_path: Path) -> None
         await ada.say("[fail] more")
         after = await ada.say("and more")
         assert (result.error, after.error) == (None, None)
-        projected = [entry.payload for entry in await ada.decisions(events.PROJECTION_COMPUTED)]
+        projected = [payload_of(entry) for entry in await ada.decisions(events.PROJECTION_COMPUTED)]
         assert [[flag["kind"] for flag in each["flags"]] for each in projected] == [["UNSUPPRESSIBLE_OVER_BUDGET"]] * 3
         assert ada.text().startswith("\nGoal: a rather long")
         assert "failed" in ada.text()

@@ -32,6 +32,7 @@ from tests.actors.similarity.kit import (
 )
 from tests.actors.waiting import in_stopped_time, pass_time
 from tests.logs import captured_logs
+from tests.payloads import payload_of
 
 
 async def test_a_message_finds_what_was_said_in_other_words(tmp_path: Path) -> None:
@@ -288,7 +289,7 @@ async def test_imported_messages_are_embedded_ranked_shown_and_erased_with_their
             said = [e async for e in runtime.ledgers().ho2m.read(entry_type="MESSAGE_IMPORTED")]
             (mine,) = [e for e in said if e.payload["text"] == text]
             visible = {ref.entry_id for ref in read_projection([projection]).visible}
-            assert projection.payload["similarity"]["scores"][mine.entry_id] == 1_000
+            assert payload_of(projection)["similarity"]["scores"][mine.entry_id] == 1_000
             assert {e.payload["text"] for e in said if e.entry_id in visible}.intersection(texts.values()) == {text}
     assert set(texts.values()) <= {*meanings.texts}
     before = kept_vectors(settings)

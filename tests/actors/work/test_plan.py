@@ -1,10 +1,8 @@
 """Which work orders a turn needs, and what they add up to; explained in docs/work-orders.md."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from kitchener.actors.work.plan import (
@@ -13,18 +11,14 @@ from kitchener.actors.work.plan import (
     ToolRequest,
     constraints_for,
     cost_mapping,
-    labels_of,
     plan_chain,
-    signals_of,
     summarize,
     tighter,
     total_cost,
-    vocabulary_of,
 )
-from kitchener.canonical import MAX_INTEGER
 from kitchener.config import HO2Config
 from kitchener.records.entries import WorkOrderType
-from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder, WorkOrderError
+from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder
 
 LOOK, SEND = "look", "send"
 """A tool without effects, and one with."""
@@ -179,108 +173,6 @@ def test_a_cost_on_record_reads_back_as_the_same_cost() -> None:
     whole = Cost(input_tokens=2, cached_tokens=1, nested=Cost())
     assert cost_mapping(whole).keys() == vars(Cost()).keys()
     assert cost_mapping(Cost()).keys() == vars(Cost()).keys() - {"cached_tokens", "nested"}
-
-
-def ended(wo_type: WorkOrderType, *tools: str, failed: bool = False, number: int = 1) -> WorkOrder:
-    """A work order with an end, that used these tools."""
-    wo = work_order(number, wo_type, Cost(tool_ids_used=tools, tool_calls=len(tools)))
-    return wo.failed(WorkOrderError(reason="QUALITY_GATE", detail="no")) if failed else wo
-
-
-@pytest.mark.parametrize(
-    ("classification", "chain", "expected"),
-    [
-        ({"speech_act": "question"}, [ended("synthesize")], ["intent:question", "outcome:success"]),
-        ({"speech_act": "question"}, [ended("classify")], ["intent:question", "outcome:unknown"]),
-        ({"speech_act": "question"}, [], ["intent:question", "outcome:unknown"]),
-        ({"speech_act": "question"}, [ended("synthesize", failed=True)], ["intent:question", "outcome:failed"]),
-        ({}, [ended("synthesize")], ["outcome:success"]),
-        ({"speech_act": ""}, [ended("synthesize")], ["outcome:success"]),
-        (UNCLASSIFIED, [ended("synthesize")], ["outcome:success"]),
-        (dict(UNCLASSIFIED), [ended("synthesize")], ["intent:unknown", "outcome:success"]),  # a model said so
-        (
-            {"speech_act": "command", "labels": {"task": "t", "domain": "d"}},
-            [ended("classify"), ended("tool_call", SEND), ended("synthesize", LOOK, LOOK)],
-            ["intent:command", "tool:send", "tool:look", "tool:look", "domain:d", "task:t", "outcome:success"],
-        ),
-    ],
-)
-def test_a_turn_gives_signals_of_what_was_asked_for_and_done(
-    classification: Mapping[str, Any], chain: list[WorkOrder], expected: list[str]
-) -> None:
-    assert signals_of(classification, chain) == expected
-
-
-def test_the_last_attempt_decides_the_outcome_and_all_of_them_used_their_tools() -> None:
-    first, second = ended("synthesize", LOOK, failed=True), ended("synthesize", SEND, number=2)
-    assert signals_of({}, [first, second]) == ["tool:look", "tool:send", "outcome:success"]
-    assert signals_of({}, [second, first]) == ["tool:send", "tool:look", "outcome:failed"]
-
-
-def test_a_reply_that_the_budget_does_not_cover_was_not_tried() -> None:
-    about = {"session_id": "SES-00000001", "turn_id": "T-00000001-000001", "created_at": "2026-01-01T00:00:00Z"}
-    refused = WorkOrder.create(number=2, wo_type="synthesize", **about).abandoned()
-    assert signals_of({}, [ended("classify"), refused]) == ["outcome:unknown"]
-    assert signals_of({}, [ended("synthesize", failed=True), refused]) == ["outcome:failed"]
-
-
-def test_a_verifier_has_no_outcome_of_its_own() -> None:
-    assert signals_of({}, [ended("synthesize"), ended("verify", failed=True, number=2)]) == ["outcome:success"]
-
-
-def test_what_a_turn_was_shown_gives_no_signal() -> None:
-    """Only the classification's own fields count: recalled lines and instructions beside them do not."""
-    beside = {"assembled_context": {"ho3_biases": ["domain:echo"]}, "domain": "echo", "instructions": "tool:echo"}
-    assert signals_of({"speech_act": "question", **beside}, [ended("synthesize")]) == ["intent:question", "outcome:success"]
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ({"domain": "a", "task": "b"}, {"domain": "a", "task": "b"}),
-        ({"domain": ["a", "b"], "task": ("c",)}, {"domain": "a", "task": "c"}),
-        ({"domain": [], "task": ""}, {}),
-        ({"domain": None, "task": 5}, {}),
-        ({"domain": [5], "task": [None]}, {}),
-        ({"domain": [["a"]], "task": {"a": 1}}, {}),
-        ({"other": "a"}, {}),
-        ({}, {}),
-        (None, {}),
-        ("domain", {}),
-        (["domain"], {}),
-    ],
-)
-def test_a_turn_has_at_most_one_label_of_a_kind(labels: Any, expected: Mapping[str, str]) -> None:
-    assert labels_of({"speech_act": "question", "labels": labels}) == expected
-
-
-numbers = st.integers(0, MAX_INTEGER)
-costs = st.builds(
-    Cost,
-    input_tokens=numbers,
-    output_tokens=numbers,
-    llm_calls=numbers,
-    tool_calls=numbers,
-    tool_ids_used=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=3).map(tuple),
-    elapsed_ms=numbers,
-)
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ({"domain": "travel", "task": "anything"}, {"domain": "Travel", "task": "anything"}),
-        ({"domain": [" TRAVEL ", "x"]}, {"domain": "Travel"}),
-        ({"domain": "hiv-positive", "task": ""}, {}),
-        ({"domain": ["hiv-positive", "travel"]}, {}),
-    ],
-)
-def test_labels_outside_the_vocabulary_are_none(labels: Mapping[str, Any], expected: dict[str, str]) -> None:
-    vocabulary = vocabulary_of({"domain": ("Travel",), "task": ()})
-    classification = {"speech_act": "question", "labels": labels}
-    assert labels_of(classification, vocabulary) == expected
-    kinds = [each.partition(":")[0] for each in signals_of(classification, [], vocabulary)]
-    assert [each for each in kinds if each in ("domain", "task")] == list(expected)
 
 
 def test_each_type_gets_its_tag_and_the_model_of_its_class() -> None:

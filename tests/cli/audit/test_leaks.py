@@ -16,6 +16,7 @@ from kitchener.runtime import open_runtime
 from kitchener.runtime.root_layout import INDEX_KEYS, LedgerName
 from kitchener.sealing import Keyring, Sealer
 from tests.cli.conftest import Cli
+from tests.payloads import payload_of
 
 SETTINGS = """
 [ledger]
@@ -87,7 +88,7 @@ def newest(root: Path, ledger: LedgerName, entry_type: str, subject: str, has: s
                 entry
                 async for entry in reader.read(entry_type=entry_type)
                 if entry.payload["subject_id"] == subject and (not has or has in entry.payload)
-                if not entry.payload.get("namespace", "ADMIN/").startswith("RESIDENT")
+                if not payload_of(entry).get("namespace", "ADMIN/").startswith("RESIDENT")
             ]
             return found[-1]
 
@@ -133,7 +134,7 @@ def fragment(root: Path) -> None:
     """Bo's prompt was to hold a fragment of Ada's."""
     ada = newest(root, "ho2m", events.TURN_COMPLETED, "ada")
     bo = newest(root, "ho2m", events.WO_PLANNED, "bo", "attention")
-    append(root, "ho2m", bo, attention={**bo.payload["attention"], "fragment_refs": [ada.ref.as_mapping()]})
+    append(root, "ho2m", bo, attention={**payload_of(bo)["attention"], "fragment_refs": [ada.ref.as_mapping()]})
 
 
 def line(root: Path) -> None:
@@ -141,7 +142,7 @@ def line(root: Path) -> None:
     ada = newest(root, "overlays", events.HO3_OVERLAY, "ada")
     bo = newest(root, "ho2m", events.WO_PLANNED, "bo", "attention")
     append(root, "overlays", ada, artifact_id="ART-aaaaaaaaaaaa", overlay_id="OVL-aaaaaaaaaaaa")
-    append(root, "ho2m", bo, attention={**bo.payload["attention"], "biases": ["ART-aaaaaaaaaaaa"]})
+    append(root, "ho2m", bo, attention={**payload_of(bo)["attention"], "biases": ["ART-aaaaaaaaaaaa"]})
 
 
 def shown_result(root: Path) -> None:
@@ -155,7 +156,7 @@ def gathered_result(root: Path) -> None:
     """Attention gathered for Bo what a tool returned to Ada."""
     ada = newest(root, "ho1m", events.TOOL_CALL, "ada")
     bo = newest(root, "ho2m", events.WO_PLANNED, "bo", "attention")
-    append(root, "ho2m", bo, attention={**bo.payload["attention"], "fragment_refs": [ada.ref.as_mapping()]})
+    append(root, "ho2m", bo, attention={**payload_of(bo)["attention"], "fragment_refs": [ada.ref.as_mapping()]})
 
 
 def kept_result(root: Path) -> None:
@@ -180,8 +181,8 @@ def planned(root: Path) -> None:
 def signal(root: Path) -> None:
     """What Ada did in her session counts for Bo."""
     ada, bo = (newest(root, "signals", events.HO3_SIGNAL, subject) for subject in ("ada", "bo"))
-    seen = {"signals": {"EVT-1": "intent:question"}, "turn_id": ada.payload["turn_id"]}
-    append(root, "signals", bo, session_id=ada.payload["session_id"], **seen)
+    seen: dict[str, Any] = {name: ada.payload[name] for name in ("turn_id", "session_id")}
+    append(root, "signals", bo, signals={"EVT-1": "intent:question"}, **seen)
 
 
 def signal_of_a_turn(root: Path) -> None:
@@ -201,13 +202,13 @@ def lesson(root: Path) -> None:
     """A line about Bo was learned from an event of Ada's."""
     ada = newest(root, "signals", events.HO3_SIGNAL, "ada")
     bo = newest(root, "overlays", events.HO3_OVERLAY, "bo")
-    append(root, "overlays", bo, source_event_ids=[*bo.payload["source_event_ids"], *ada.payload["signals"]])
+    append(root, "overlays", bo, source_event_ids=[*payload_of(bo)["source_event_ids"], *payload_of(ada)["signals"]])
 
 
 def consolidation(root: Path) -> None:
     """A consolidation that is paid for by Bo learns about Ada."""
     bo = newest(root, "ho2m", events.WO_PLANNED, "bo", "consolidates")
-    append(root, "ho2m", bo, consolidates={**bo.payload["consolidates"], "namespace": "ADMIN/ada"})
+    append(root, "ho2m", bo, consolidates={**payload_of(bo)["consolidates"], "namespace": "ADMIN/ada"})
 
 
 def intent(root: Path) -> None:

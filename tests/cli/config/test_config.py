@@ -247,6 +247,35 @@ def test_check_finds_a_key_that_is_not_set(cli: Cli, monkeypatch: pytest.MonkeyP
     assert outcome.json == {"ok": True, "source": "kitchener.toml", "agents": [], "providers": ["p"], "warnings": []}
 
 
+@pytest.mark.parametrize(
+    ("url", "more", "is_told"),
+    [
+        ("https://api.openai.com/v1", "", True),
+        ("https://93.184.216.34/v1", "", True),
+        ("https://my.openai.azure.com/v1", '[router.providers.p.headers]\n"api-key" = "env:KEY_OF_P"\n', False),
+        ("https://api.openai.com/v1", 'api_key = "env:KEY_OF_P"\n', False),
+        ("https://api.openai.com/v1", '[router.providers.p.headers]\n"x-title" = "Garden"\n', True),
+        ("https://models.internal/v1", "", False),
+        ("http://10.0.0.7:8000/v1", "", False),
+        ("http://[::1]:8000/v1", "", False),
+        ("http://vllm:8000/v1", "", False),
+    ],
+)
+def test_check_warns_of_a_public_endpoint_without_a_key(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, url: str, more: str, *, is_told: bool
+) -> None:
+    """Without `api_key` no key is sent, whatever the environment has: the first turn would be told 401."""
+    monkeypatch.setenv("KEY_OF_P", "s3cret-value")
+    Path("kitchener.toml").write_text(f'[router.providers.p]\nbase_url = "{url}"\nmodel = "m"\n{more}', encoding="utf-8")
+    outcome = cli("config", "check", "--json")
+    assert outcome.code == 0
+    assert [each["key"] for each in outcome.json["warnings"]] == ["router.providers.p.api_key"] * is_told
+    vectors = f'[embeddings]\nkind = "openai_compatible"\nbase_url = "{url}"\nmodel = "m"\n'
+    Path("kitchener.toml").write_text(vectors, encoding="utf-8")
+    told = cli("config", "check").out
+    assert ("warning: embeddings.api_key: no key is sent" in told) is ("models.internal" not in url and url.startswith("https"))
+
+
 def test_check_finds_a_vendor_that_does_not_exist(cli: Cli) -> None:
     text = '[router]\ndefault_provider = "p"\n\n[router.providers.p]\nkind = "model"\nmodel = "antropic:claude-x"\n'
     Path("kitchener.toml").write_text(text, encoding="utf-8")

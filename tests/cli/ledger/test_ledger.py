@@ -170,6 +170,30 @@ def test_a_damaged_ledger_is_refused_by_every_command(filled: Cli, tmp_path: Pat
     assert outcome.err.startswith(f"kitchener: {path}: line ")
 
 
+@pytest.mark.parametrize("trace", ["segments", "signed head", "index"])
+def test_a_ledger_whose_file_was_removed_is_damaged_and_not_passed_over(filled: Cli, tmp_path: Path, trace: str) -> None:
+    """Without its file, a ledger was in no list, so its removal was no finding."""
+    ho1m, indexes = tmp_path / HO2M.parents[2] / "HO1/ADMIN/ho1m.jsonl", list((tmp_path / ".kitchener/index").iterdir())
+    ho1m.unlink()
+    if trace != "index":
+        for each in indexes:
+            each.unlink()
+    if trace == "segments":
+        ho1m.with_name("ho1m.jsonl.segments").mkdir()
+    elif trace == "signed head":
+        ho1m.with_name("ho1m.jsonl.checkpoint").write_text("{}", encoding="utf-8")
+    outcome = filled("ledger", "verify", "--json")
+    damaged = [each["path"] for each in outcome.json["ledgers"] if not each["ok"]]
+    assert (outcome.code, damaged) == (6, [str(ho1m)])
+    if trace != "index":
+        assert filled("ledger", "verify", ".kitchener/HO1").code == 6
+    told = next(line for line in filled("ledger", "verify").out.splitlines() if "ho1m" in line)
+    assert told.startswith("damaged  ")
+    doctor = filled("doctor")
+    assert doctor.code == 1
+    assert any(line.split()[:3] == ["fail", "ho1m", "ADMIN"] and "its file is gone" in line for line in doctor.out.splitlines())
+
+
 def test_verify_takes_one_file_a_directory_or_nothing(filled: Cli, tmp_path: Path) -> None:
     assert len(filled("ledger", "verify", HO2M, "--json").json["ledgers"]) == 1
     assert len(filled("ledger", "verify", tmp_path / ".kitchener/HO2", "--json").json["ledgers"]) == 2

@@ -16,6 +16,7 @@ from kitchener.ledger import LedgerReader, verify_file
 from kitchener.records import events
 from tests.cli.command_server import Started
 from tests.cli.serve.rolling import LIMIT_S, Clients, proxy, serve_on
+from tests.payloads import payload_of
 
 KEYS = ("a-key-of-ada-0123456789", "a-key-of-bo-0123456789")
 SETTINGS = """
@@ -78,9 +79,9 @@ async def check(root: Path, acknowledged: dict[str, tuple[str, str]]) -> None:
     found, completed, aborted = dict[str, tuple[str, str]](), Counter[str](), list[str]()
     async with LedgerReader.open(root / "HO2/ADMIN/ho2m.jsonl") as ledger:
         async for entry in ledger.read(entry_type=(events.TURN_STARTED, events.TURN_COMPLETED, events.TURN_ABORTED)):
-            turn_id = entry.payload["turn_id"]
+            turn_id = payload_of(entry)["turn_id"]
             if entry.entry_type == events.TURN_STARTED:
-                key = entry.payload["idempotency_key"]
+                key = payload_of(entry)["idempotency_key"]
                 assert entry.payload["user_message"] == f"message {key}"
                 assert key not in found
                 found[key] = (entry.session_id or "", turn_id)

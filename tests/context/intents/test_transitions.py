@@ -31,6 +31,7 @@ from kitchener.context.intents.transitions import (
 )
 from kitchener.context.ruleset import Ruleset
 from kitchener.ids import intent_id
+from kitchener.records.entries import IntentClosedPayload, IntentDeclaredPayload, payload_as
 from tests.context.history import SESSION, History
 
 TURN = "T-00000001-000007"
@@ -96,10 +97,10 @@ def test_what_is_not_clear_changes_nothing_and_is_flagged(said: dict[str, Any]) 
 
 def test_the_objective_is_the_suggested_one_or_the_beginning_of_the_message() -> None:
     suggested = decide(History(), {"intent_relation": "switch", "candidate_objective": " find it "})
-    assert suggested.events[0].payload["objective"] == "find it"
+    assert payload_as(IntentDeclaredPayload, suggested.events[0].payload)["objective"] == "find it"
     own = decide(History(), {"intent_relation": "switch", "candidate_objective": ""}, message="x" * 500)
-    assert own.events[0].payload["objective"] == "x" * 120
-    assert own.events[0].payload["scope"] == "SESSION"
+    declared = payload_as(IntentDeclaredPayload, own.events[0].payload)
+    assert (declared["objective"], declared["scope"]) == ("x" * 120, "SESSION")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,8 @@ def test_the_objective_is_the_suggested_one_or_the_beginning_of_the_message() ->
 def test_the_objective_is_read_in_either_spelling(said: dict[str, Any], objective: str) -> None:
     """`intent.scope` is the objective, unless it names a scope."""
     decision = decide(one_intent(), said, message="what they said")
-    assert (decision.action, decision.events[0].payload["objective"]) == ("SUPERSEDE", objective)
+    declared = payload_as(IntentDeclaredPayload, decision.events[0].payload)
+    assert (decision.action, declared["objective"]) == ("SUPERSEDE", objective)
 
 
 def test_an_earlier_intent_is_reopened_in_either_spelling() -> None:
@@ -213,7 +215,7 @@ def test_a_tool_closes_the_intent_even_if_the_reply_failed() -> None:
         found = resolve_after_turn(
             "INT-1", {}, CLASSIFIED, is_failed=is_failed, failures_before=0, intents=intents, closing_tool="book"
         )
-        assert [each.payload["closed_by"] for each in found.after_turn] == ["tool"]
+        assert [payload_as(IntentClosedPayload, each.payload)["closed_by"] for each in found.after_turn] == ["tool"]
     bridge = Ruleset(admission="newest_first")
     found = resolve_after_turn("INT-1", {}, bridge, is_failed=False, failures_before=0, intents=intents, closing_tool="book")
     assert found.action == "CONTINUE"

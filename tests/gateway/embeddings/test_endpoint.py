@@ -73,6 +73,18 @@ async def test_bad_answers_are_errors_that_quote_nothing(kind: str) -> None:
     assert "secret plan" not in str(caught.value)
 
 
+async def test_a_lost_connection_is_told_in_a_sentence() -> None:
+    """As for models; it was the name of a class of the HTTP client."""
+    async with asking(cut()) as (_, provider):
+        with pytest.raises(ProviderError, match="connection was closed in the middle of the answer") as lost:
+            await provider.embed(["one"])
+    async with open_embeddings(endpoint("http://127.0.0.1:9/v1")) as nowhere:
+        assert nowhere is not None
+        with pytest.raises(ProviderError, match=r"cannot connect to 127\.0\.0\.1:9: connection refused") as refused:
+            await nowhere.embed(["one"])
+    assert (lost.value.reason, refused.value.reason) == ("connection", "connection")
+
+
 async def test_a_cancelled_call_closes_its_connection() -> None:
     async with asking(hang()) as (server, provider):
         with anyio.CancelScope() as scope:

@@ -5,10 +5,9 @@ One suite for both kinds: the adapter of our own, and the vendors' library, here
 
 import logging
 import re
-import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, aclosing, asynccontextmanager, closing, contextmanager
+from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,6 +39,7 @@ from tests.gateway.fake_server import (
     hang,
     no_choices,
     not_json,
+    unanswered,
 )
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
@@ -180,6 +180,7 @@ async def test_a_schema_goes_out_and_the_answer_comes_back_as_an_object() -> Non
     [
         (completion("cut sh", finish_reason="length"), "length"),
         (completion("filtered", finish_reason="content_filter"), "content_filter"),
+        (completion("who knows", finish_reason="another"), "other"),
         (completion("who knows", finish_reason=None), "stop"),
     ],
 )
@@ -196,6 +197,12 @@ async def test_a_server_that_does_not_count_gets_its_tokens_estimated() -> None:
 
 # --- misbehaviour -------------------------------------------------------------------------------------------------------
 
+
+def told(status: int, message: str = "no", **fields: Any) -> Answer:
+    """An error with further fields."""
+    return Answer(orjson.dumps({"error": {"message": message, **fields}}), status)
+
+
 MISBEHAVIOUR = {
     "429": (error(429), "rate_limited", 429),
     "402": (error(402), "out_of_credit", 402),
@@ -206,6 +213,10 @@ MISBEHAVIOUR = {
     "404": (error(404), "bad_request", 404),
     "401": (error(401), "authentication", 401),
     "403": (error(403), "authentication", 403),
+    "OpenRouter's moderation": (told(403, code=403, metadata={"reasons": ["violence"], "flagged_input": "x"}), "refused", 403),
+    "OpenRouter, a wrong key": (told(403, code=403, metadata={"provider_name": "x"}), "authentication", 403),
+    "OpenAI's policy": (told(400, code="content_policy_violation"), "refused", 400),
+    "Alibaba's filter": (told(400, code="data_inspection_failed"), "refused", 400),
     "cut in the middle": (cut(), "connection", None),
     "malformed": (not_json(), "malformed", None),
     "an array": (Answer(b"[1, 2]"), "malformed", None),
@@ -226,6 +237,38 @@ async def test_each_misbehaviour_has_its_reason_and_costs_one_request(what: str)
         failed = await failure_of(gateway)
     assert (failed.reason, failed.status, failed.provider_id) == (reason, status, "local")
     assert len(server.hits) == 1
+
+
+TOO_LONG = {
+    "Anthropic": "prompt is too long: 210000 tokens > 200000 maximum",
+    "Bedrock": "Input is too long for requested model.",
+    "Google": "The input token count (1100000) exceeds the maximum number of tokens allowed (1048576).",
+    "Groq": "Please reduce the length of the messages or completion.",
+    "OpenRouter": "This endpoint's maximum context length is 8192 tokens. However, you requested about 9000 tokens",
+    "Vertex": "input length and `max_tokens` exceed context limit: 198000 + 8192 > 200000",
+    "llama.cpp": "the request exceeds the available context size",
+}
+
+
+@pytest.mark.parametrize("who", TOO_LONG)
+async def test_a_request_longer_than_the_context_goes_to_the_provider_for_such_requests(who: str) -> None:
+    """Regression: servers that say so in words alone failed the request as wrong."""
+    async with fake_server(told(400, TOO_LONG[who], code=400)) as short, fake_server(completion("long")) as long:
+        config = RouterConfig(
+            default_provider="short",
+            providers={"short": provider(short.url, **_ONE_ATTEMPT), "long": provider(long.url, **_ONE_ATTEMPT)},
+            context_window_fallbacks={"short": ("long",)},
+        )
+        attempts = Told()
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            assert (await gateway.complete(ask(), on_attempt=attempts)).text == "long"
+    assert attempts.lines[1] == "1 failed short context_length"
+
+
+@pytest.mark.parametrize("words", ["top_k is too large: 9000", "the image is too long", "unknown parameter: input"])
+async def test_another_wrong_request_is_no_long_one(words: str) -> None:
+    async with served(told(400, words)) as (_, gateway):
+        assert (await failure_of(gateway)).reason == "bad_request"
 
 
 @pytest.mark.parametrize(
@@ -294,19 +337,6 @@ async def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("http_proxy", "http://user:some-word@127.0.0.1:9")
     failed = await failure_at("http://model.example/v1")
     assert (failed.reason, failed.detail) == ("connection", "cannot connect to the proxy 127.0.0.1:9: connection refused")
-
-
-@contextmanager
-def unanswered() -> Iterator[str]:
-    """The address of an endpoint that takes no connection."""
-    with closing(socket.socket()) as listener, ExitStack() as waiting:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)  # the system answers nobody while its queue is full
-        for _ in range(4):
-            client = waiting.enter_context(closing(socket.socket()))
-            client.setblocking(False)
-            client.connect_ex(listener.getsockname())
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
 async def test_an_endpoint_that_takes_no_connection_is_a_timeout_without_words_of_the_client() -> None:
@@ -524,7 +554,7 @@ async def test_a_stream_comes_in_pieces_with_its_usage() -> None:
     [
         (events(["half "], end="cut"), "connection"),
         (events(["half "], end="hang"), "timeout"),
-        (events(["half "], finish_reason=None), "malformed"),
+        (events(["half "], finish_reason=None, has_end_mark=False), "malformed"),
         (Answer(b'data: {"choices": [{\n\n', content_type="text/event-stream"), "malformed"),
     ],
     ids=["cut", "stalled", "ended early", "malformed"],
@@ -550,6 +580,16 @@ async def test_a_broken_stream_is_told_once_and_restarted_only_if_wanted(answer:
                 assert seen[:-1] == [*first, TextPiece(2, "whole")]
                 assert len(server.hits) == 2
             assert (told.attempts[1].reason, told.attempts[1].output_begun) == (reason, begun)
+
+
+@pytest.mark.parametrize("finish_reason", [None, ""])
+async def test_a_stream_with_its_end_mark_is_whole_without_a_finish_reason(finish_reason: str | None) -> None:
+    """Regression: it was malformed, so the answer was paid for and shown as often as there were attempts."""
+    async with served(events(["one ", "two"], finish_reason=finish_reason)) as (server, gateway):
+        (*_, response), failed = await read_until_error(gateway, ask(), Told())
+    assert (failed, len(server.hits)) == (None, 1)
+    assert response.text == "one two"  # type: ignore[union-attr] # the last item is the response
+    assert response.finish_reason in ("stop", "other")  # type: ignore[union-attr] # the library says nothing
 
 
 async def test_leaving_a_stream_closes_its_connection() -> None:

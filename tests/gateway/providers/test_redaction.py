@@ -1,12 +1,19 @@
 """Keys are taken out of what an endpoint says, also where one stands across the pieces of a stream."""
 
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from kitchener.gateway.providers.redaction import MAX_SECRETS, RedactedPieces, Redaction
+from kitchener.gateway.providers.sent_values import SentValues
 
 KEY = "abababab-c"
 
@@ -47,9 +54,44 @@ def test_the_configured_key_is_remembered_whatever_comes_after_it() -> None:
     assert (KEY in shown, others[-1] in shown) == (False, False)
 
 
+HARD = "aB3+dE/f =%&é?\\x"
+
+
+@pytest.mark.parametrize("left", ["", "/", "?/:@!$'()*,"])
+@pytest.mark.parametrize("escape", [quote, quote_plus])
+def test_a_key_is_left_out_as_addresses_write_it(escape: Callable[..., str], left: str) -> None:
+    escaped = escape(HARD, safe=left)
+    in_lower = re.sub("%..", lambda found: found[0].lower(), escaped)
+    assert Redaction(HARD).text(f"no route /v1?code={escaped}&x=1, code={in_lower}") == "no route /v1?code=***&x=1, code=***"
+
+
+def test_a_key_is_left_out_as_the_http_client_and_json_write_it() -> None:
+    redaction = Redaction(HARD)
+    assert redaction.text(str(URL("http://x.example").with_query(code=HARD))) == "http://x.example/?code=***"
+    for in_json in (json.dumps(HARD), json.dumps(HARD, ensure_ascii=False), json.dumps(HARD).replace("/", "\\/")):
+        assert redaction.text(in_json) == '"***"'
+
+
+def test_the_password_of_an_address_is_left_out_as_it_is_and_as_a_header_has_it() -> None:
+    redaction = Redaction()
+    redaction.note_login("http://me:pass%2Dword@x.example/v1")
+    for number in range(10):
+        redaction.note(f"another-key-{number}")
+    coded = b64encode(b"me:pass-word").decode()
+    assert redaction.text(f"pass%2Dword pass-word Basic {coded} me") == "*** *** Basic *** me"
+    redaction.note_login("http://me:pass%2Dword@[x/")
+    redaction.note_login("http://me@x.example/")
+
+
+def test_the_password_in_a_header_of_ones_own_is_left_out() -> None:
+    login = b64encode(b"me:pass-word").decode()
+    for header, shown in ((f"Basic {login}", "*** ***"), ("Basic pass-word", f"{login} ***")):
+        assert SentValues(secrets=(header,)).redaction().text(f"{login} pass-word") == shown
+
+
 @given(
-    st.lists(st.text("ab-c", min_size=8, max_size=12), max_size=3),
-    st.lists(st.text("ab-c", max_size=5) | st.sampled_from([KEY, KEY[:4], KEY[4:]]), max_size=12),
+    st.lists(st.text("ab-c/%", min_size=8, max_size=12), max_size=3),
+    st.lists(st.text("ab-c/%2", max_size=5) | st.sampled_from([KEY, KEY[:4], KEY[4:]]), max_size=12),
 )
 def test_the_pieces_together_are_what_the_whole_would_be(more: list[str], pieces: list[str]) -> None:
     redaction = redaction_of(KEY, *more)

@@ -104,6 +104,11 @@ async def test_a_damaged_index_is_rebuilt(tmp_path: Path, damage: str) -> None:
         "UPDATE head SET batch = batch + 1",
         "UPDATE head SET seq = seq - 1",
         "DELETE FROM head",
+        "UPDATE sums SET packed = substr(packed, 2)",
+        "UPDATE sums SET packed = NULL",
+        "UPDATE sums SET seq = seq - 1",
+        "UPDATE sums SET checksum = checksum + 1",
+        "DELETE FROM sums",
         "DROP TABLE places",
     ],
 )
@@ -307,11 +312,11 @@ def test_places_come_out_of_the_index_as_they_went_into_it() -> None:
     assert (tail.last_line, tail.last_hash) == (at[3][1], f"sha256:{'3' * 64}")
     assert {key: tail.find(key, 0, 1 << 60) for key in expected} == expected
     found = {}
-    for hashed, key, after_seq, last_seq, base, checksum, packed in tail.rows():
+    for hashed, key, after_seq, base, checksum, packed in tail.rows():
         row = IndexRow(key, after_seq, base, checksum, bytes(packed))
         check_row(row)
         found[key] = [*unpack(row)]
-        assert (hashed, last_seq) == (hash_of(key), expected[key][-1][0])
+        assert hashed == hash_of(key)
         for damaged in (row._replace(key="@c"), row._replace(after_seq=1), row._replace(base=1), row._replace(checksum=1)):
             with pytest.raises(IndexDamaged):
                 check_row(damaged)

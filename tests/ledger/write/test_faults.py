@@ -23,6 +23,7 @@ from tests.cli.commands import finish, start_program
 from tests.ledger.killed_writer import PROGRAM
 from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger, segments_of
 from tests.logs import captured_logs
+from tests.payloads import payload_of
 from tests.property_examples import examples
 
 COMMITS = (1, 3, 2)
@@ -52,7 +53,7 @@ async def write_some(path: Path, ops: FaultFS, acknowledged: list[int], config: 
 async def check(path: Path, acknowledged: list[int], config: LedgerConfig | None = None) -> list[int]:
     """Opens what a fault left; asserts the invariant; writes on. Gives the entries that were there."""
     async with open_ledger(path, config=config) as ledger:
-        found = [entry.payload["n"] async for entry in ledger.read()]
+        found = [payload_of(entry)["n"] async for entry in ledger.read()]
         assert found == list(range(1, len(found) + 1))
         assert len(found) >= max(acknowledged, default=0)
         await ledger.write(fact(ledger.position + 1))

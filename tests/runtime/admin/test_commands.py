@@ -40,6 +40,7 @@ from tests.acceptance.content_kit import running as content_running
 from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
 from tests.cli.command_list import every_command
 from tests.memory.kit import learned
+from tests.payloads import payload_of
 from tests.runtime.admin.listening import command, listening, listening_config
 
 ADA, BO = "ada", "bo"
@@ -108,7 +109,7 @@ async def test_a_subject_is_erased_while_their_turn_and_anothers_run(tmp_path: P
         (old,) = [each for each in erased if each.payload["subject_id"] == ADA]
         assert "secret" not in str(old.payload["user_message"])
         with pytest.raises(SubjectErased):
-            await supervisor.handle_turn("still there?", session_id=old.payload["session_id"])
+            await supervisor.handle_turn("still there?", session_id=payload_of(old)["session_id"])
         assert (await supervisor.handle_turn("a new start", subject_id=ADA)).error is None
 
 

@@ -13,6 +13,7 @@ from kitchener.runtime.loading import load_config
 from kitchener.runtime.setting_checks import check_config
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted, read_all, scripted_config
+from tests.payloads import payload_of
 from tests.replay.recording import TOOLS, model
 
 NAMES = ("list_packages", "break_down")
@@ -179,9 +180,9 @@ async def test_model_and_sampling_of_a_class_reach_the_request_and_the_record(tm
         for name in ("plain", "own"):
             await runtime.supervisor(name).handle_turn("hello", subject_id="ada")
             calls = [each for each in await read_all(runtime.ledgers(name).ho1m) if each.entry_type == "LLM_CALL"]
-            hashes[name] = calls[-1].payload["request_hash"]
+            hashes[name] = payload_of(calls[-1])["request_hash"]
         (planned,) = [
-            each.payload["constraints"]
+            payload_of(each)["constraints"]
             for each in await read_all(runtime.ledgers("own").ho2m)
             if each.entry_type == "WO_PLANNED" and each.payload["wo_type"] == "synthesize"
         ]

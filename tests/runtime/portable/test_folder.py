@@ -34,6 +34,7 @@ from kitchener.testing import ScriptedProvider
 from tests.cli.commands import finish, start_program
 from tests.erasure.kit import ADA, BO, TALK, converse, fetch, fill, running
 from tests.erasure.kit import config as sealed_config
+from tests.payloads import payload_of
 from tests.replay.recording import MESSAGES, TOOLS, model, record, say_all
 from tests.replay.test_replay_identical import LEARNING, MODES
 
@@ -230,7 +231,7 @@ async def test_the_import_is_on_record_with_the_heads_of_the_chains(tmp_path: Pa
         stayed = [each async for each in source.read(session_id=session_id)]
     assert record_.session_id == record_.entity_id == session_id
     assert record_.payload["entries"] == made.entries
-    heads = {each["ledger_id"]: (each["seq"], each["chain_hash"]) for each in record_.payload["heads"]}
+    heads = {each["ledger_id"]: (each["seq"], each["chain_hash"]) for each in payload_of(record_)["heads"]}
     assert heads["HO2M:ADMIN"] == head
     assert [(each.ref, each.body) for each in moved_ones] == [(each.ref, each.body) for each in stayed]
 

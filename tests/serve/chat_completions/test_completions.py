@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kitchener import tool
+from kitchener import ConfirmationRequired, ToolContext, tool
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.serve.chat_completions.chat_request import CONTINUE
@@ -415,10 +415,30 @@ class TestAClientThatGoesAway:
             await asked.done.wait()
 
 
+async def test_a_body_that_is_no_json_is_told_where_and_without_its_content(tmp_path: Path) -> None:
+    """A shell removes quotes, and JavaScript cuts a text in the middle of a character."""
+    async with serving(tmp_path / "root") as client:
+        shell = await client.ask("POST", COMPLETIONS, b'{model: "secret"}')
+        cut = await client.ask("POST", COMPLETIONS, b'{"model": "secret \\ud83d"}')
+    assert (shell.status, shell.code, cut.code) == (400, "not_json", "not_json")
+    told = [each.json["error"]["message"] for each in (shell, cut)]
+    assert told[0].endswith("is not valid JSON: unexpected character, expected a string key: line 1 column 2 (char 1)")
+    assert "no low surrogate in string" in told[1]
+    assert not any("secret" in each for each in told)
+
+
 @tool(requires_approval=True)
 def send_mail(to: str) -> str:
     """Sends a mail."""
     return f"sent to {to}"
+
+
+@tool
+def book_table(context: ToolContext) -> str:
+    """Books a table."""
+    if context.answer is None:
+        raise ConfirmationRequired("At which hour?", {"type": "string", "enum": ["18:00", "20:00"]})
+    return f"a table at {context.answer.answer}"
 
 
 class TestAToolThatWaits:
@@ -428,8 +448,12 @@ class TestAToolThatWaits:
                 return echo(request)
             if any(each.role == "tool" for each in request.messages):
                 return {"response_text": "Done."}
+            if "mails" in str(request.variables["user_message"]):
+                return use_tool("send_mail", to="ada"), use_tool("send_mail", to="bob")
             if "mail" in str(request.variables["user_message"]):
                 return use_tool("send_mail", to="ada")
+            if "table" in str(request.variables["user_message"]):
+                return use_tool("book_table")
             return echo(request)
 
         return ScriptedProvider(answer)
@@ -440,8 +464,8 @@ class TestAToolThatWaits:
             chat = client.with_headers(**CHAT)
             first = await chat.chat("send a mail", stream=stream)
             (waiting,) = (await session_of(first, client)).state.approvals.open
-            assert waiting.approval_id in first.text
             word = f"approve {waiting.approval_id}"
+            assert f"`{word}`" in first.text, "the user knows only the chat"
             done = await chat.chat("send a mail", first.text, word, stream=stream)
             assert done.text == "Done."
             # Neither side's words about the approval make the history another one.
@@ -449,6 +473,18 @@ class TestAToolThatWaits:
             assert after.headers["x-kitchener-session"] == first.headers["x-kitchener-session"]
             again = await chat.chat("send a mail", first.text, f"deny {waiting.approval_id} too late")
             assert (again.status, again.code) == (409, "approval_closed")
+            said = [each.response async for each in (await session_of(first, client)).read_history()]
+            assert not any("To answer here" in each for each in said), "it is this door's own advice, and not on record"
+
+    async def test_the_reply_says_how_to_answer_all_at_once_and_not_what_words_cannot_answer(self, tmp_path: Path) -> None:
+        async with serving(tmp_path / "root", self._model(), tools=[send_mail, book_table]) as client:
+            first = await client.chat("send the mails")
+            one, two = (await session_of(first, client)).state.approvals.open
+            word = f"approve {one.approval_id.removesuffix('.1')}"
+            assert f"`{word}`" in first.text
+            assert two.approval_id in first.text
+            assert (await client.chat("send the mails", first.text, word)).text == "Done."
+            assert "To answer here" not in (await client.chat("book a table")).text
 
     async def test_nobody_answers_for_another_subject_or_without_the_right(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -467,6 +503,8 @@ class TestAToolThatWaits:
             first = await desk.with_headers(x_kitchener_subject="ada").chat("send a mail")
             (waiting,) = (await session_of(first, client)).state.approvals.open
             word = f"approve {waiting.approval_id}"
+            assert word in first.text
+            assert word not in (await bot.with_headers(x_kitchener_subject="ada").chat("send a mail")).text
             other = await desk.with_headers(x_kitchener_subject="bob").chat(word)
             nowhere = await desk.with_headers(x_kitchener_subject="bob").chat("approve WO-SES-00000000-001.1")
             assert (other.status, other.code) == (nowhere.status, nowhere.code) == (404, "approval_not_found")

@@ -11,6 +11,7 @@ from kitchener.actors.admission.admission import Admission
 from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.ledger import LedgerEntry
+from kitchener.records.entries import CommonPayload, payload_as
 from kitchener.records.events import is_of_shared_intent
 
 
@@ -35,7 +36,9 @@ class OutsideEntries:
         """
         session = await self._sessions.find(session_id)
         async with self._admission.call(session):
-            await session.write_all([(each.entry_type, each.entity_id, each.payload) for each in entries])
+            await session.write_all(
+                [(each.entry_type, each.entity_id, payload_as(CommonPayload, each.payload)) for each in entries]
+            )
             await session.commit()
         if self._authority is not None:
             self._authority.subject_turns.forget(session.subject_id)

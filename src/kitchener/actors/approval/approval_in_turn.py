@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kitchener.actors.approval.resumption import read_parts, read_resumption
 from kitchener.actors.approval.wording import waiting_reply
-from kitchener.actors.sessions.active_session import SessionManager
+from kitchener.actors.sessions.active_session import MadeEntry, SessionManager
 from kitchener.actors.sessions.pending_approvals import PendingApprovals, granted
 from kitchener.actors.tools.approval_policy import AFTER_UNTRUSTED, OF_THE_CLIENT, OF_THE_TOOL, ApprovalPolicy
 from kitchener.actors.work.plan import cost_mapping
@@ -169,7 +169,7 @@ def limits_in_session(
 class Deferral(NamedTuple):
     """The end of a turn whose tool calls wait for a person, or for the client that runs them."""
 
-    entries: list[tuple[str, str, Mapping[str, object]]]
+    entries: list[MadeEntry]
     """For HO2m, written in one commit: type, entity and fields."""
     response: str | None
     """The reply that asks a person; None: no person is asked, and the reply is the model's text beside its calls."""
@@ -195,12 +195,12 @@ def defer(
     calls = [ClientCall(own_id, each.tool_id, each.arguments) for own_id, each in requests if each.reason == "client_tool"]
     reason = "approval" if asked else "client_tool"
     deferred: WorkOrderDeferredPayload = {"wo_id": wo.wo_id, "reason": reason, "cost": cost_mapping(wo.cost)}
-    entries: list[tuple[str, str, Mapping[str, object]]] = [(events.WO_DEFERRED, wo.wo_id, {**deferred})]
+    entries: list[MadeEntry] = [(events.WO_DEFERRED, wo.wo_id, deferred)]
     for own_id, each in requests:
         payload = _requested(wo, own_id, each, policy)
         payload["expires_at"] = expires_at
         payload["args_hash"] = digest(wo.subject_id, canonical_bytes(each.arguments, at="arguments"))
-        entries.append((events.APPROVAL_REQUESTED, own_id, {**payload}))
+        entries.append((events.APPROVAL_REQUESTED, own_id, payload))
     response = waiting_reply(asked, policy.untrusted) if asked else None
     return Deferral(entries, response, tuple([own_id for own_id, _ in asked]), tuple(calls))
 

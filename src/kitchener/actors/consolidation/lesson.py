@@ -14,6 +14,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.memory.learned_lines import tidy
 from kitchener.memory.signals import SignalAccumulator
 from kitchener.records import events
+from kitchener.records.entries import ModelCallPayload, opened, payload_as
 from kitchener.records.prompt import PromptResponse, Usage
 
 RECENT_EVENTS: Final = 20
@@ -93,9 +94,12 @@ def recorded_output(trace: Sequence[StoredEntry]) -> dict[str, object] | None:
     """Reads the output of a completed work order from HO1's entries; None if it was not completed or cannot be read."""
     if not trace or trace[-1].entry_type != events.WO_COMPLETED:
         return None
-    call = next((entry.payload for entry in reversed(trace) if entry.entry_type == events.LLM_CALL), None)
-    answer = call.get("response") if call is not None else None
-    if call is None or not isinstance(answer, dict) or "text" not in answer:
+    entry = next((each for each in reversed(trace) if each.entry_type == events.LLM_CALL), None)
+    if entry is None:
+        return None
+    call = payload_as(ModelCallPayload, entry.payload)
+    answer = opened(call.get("response"))
+    if answer is None or "text" not in answer:
         return None
     response = PromptResponse(
         provider_id=call["provider_id"],

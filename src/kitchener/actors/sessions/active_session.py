@@ -5,7 +5,7 @@ for an entry. `directory.py` finds sessions and activates them from the ledger. 
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Final
 
 from kitchener.actors.authority.authority import SHOWN_TO_OTHERS, ContextAuthority
@@ -36,6 +36,8 @@ from kitchener.records.entries import (
     CostSummary,
     SessionEndPayload,
     SessionStartPayload,
+    TurnAbortedPayload,
+    WorkOrderAbandonedPayload,
 )
 from kitchener.records.events import VERSION
 from kitchener.records.ref import Ref
@@ -43,7 +45,7 @@ from kitchener.times import iso_of
 
 logger = get_logger(__name__)
 
-MadeEntry = tuple[str, str, Mapping[str, object]]
+MadeEntry = tuple[str, str, CommonPayload]
 """Type, entity and fields of an entry to write."""
 
 
@@ -204,7 +206,7 @@ class SessionManager:
         self,
         entry_type: str,
         entity_id: str,
-        fields: Mapping[str, object],
+        fields: CommonPayload,
         *,
         turn: str | None = None,
         expected_head: EntryId | None = None,
@@ -216,7 +218,7 @@ class SessionManager:
         return self.append(entry_type, entity_id, {**self.fields_of(turn), **fields}, expected_head)
 
     async def append(
-        self, entry_type: str, entity_id: str, payload: Mapping[str, object], expected_head: EntryId | None = None
+        self, entry_type: str, entity_id: str, payload: CommonPayload, expected_head: EntryId | None = None
     ) -> Ref:
         """Writes an entry with a complete payload, which includes `fields_of` its turn, and applies it to the state."""
         entry = LedgerEntry(entry_type, entity_id, payload)
@@ -269,8 +271,11 @@ async def close_open_turn(session: SessionManager, reason: AbortReason) -> None:
     turn = session.state.open_turn
     if turn is None:
         return
-    open_ones = [(events.WO_ABANDONED, wo_id, {"wo_id": wo_id, "reason": reason}) for wo_id in turn.work_orders]
-    await session.write_all([*open_ones, (events.TURN_ABORTED, turn.turn_id, {"reason": reason})], turn=turn.turn_id)
+    made: list[MadeEntry] = [
+        (events.WO_ABANDONED, wo_id, WorkOrderAbandonedPayload(wo_id=wo_id, reason=reason)) for wo_id in turn.work_orders
+    ]
+    made.append((events.TURN_ABORTED, turn.turn_id, TurnAbortedPayload(reason=reason)))
+    await session.write_all(made, turn=turn.turn_id)
 
 
 _TURN_CHARS: Final = 200

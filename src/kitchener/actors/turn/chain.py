@@ -5,13 +5,13 @@ one last call without tools. The turn always gets a finished work order back, or
 executor fails. Explained in `docs/turn.md`.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable
 from functools import partial
 
 from kitchener.actors.admission.argument_checks import fits_entry
 from kitchener.actors.approval.approval_in_turn import ApprovalInTurn
 from kitchener.actors.attention.attention_context import AttentionContext
-from kitchener.actors.sessions.active_session import SessionManager
+from kitchener.actors.sessions.active_session import MadeEntry, SessionManager
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.reply import APOLOGY, Reply
 from kitchener.actors.turn.services import TurnServices
@@ -252,7 +252,7 @@ class WorkOrderChain:
         }
         await self.write(events.WO_SUPERSEDED, failed.wo_id, superseded)
 
-    async def defer(self, wo: WorkOrder, made: Iterable[tuple[str, str, Mapping[str, object]]]) -> None:
+    async def defer(self, wo: WorkOrder, made: Iterable[MadeEntry]) -> None:
         """Writes the entries of a deferred work order and of its requests in one commit."""
         self.work_orders[wo.wo_id] = wo
         await self._session.write_all(made, turn=self.turn_id)

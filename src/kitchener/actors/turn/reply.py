@@ -21,7 +21,7 @@ class Reply(NamedTuple):
     client_calls: tuple[ClientCall, ...] = ()
     """The calls that the caller of the turn has to make."""
     truncated: bool = False
-    """Whether the model reached its limit of output tokens before the text ended."""
+    """Whether the model reached its limit of output tokens, or a content filter stopped it, before the text ended."""
 
 
 class TurnOutcome(NamedTuple):

@@ -29,6 +29,7 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.output_schema import OutputSchema
+from kitchener.records.prompt import CUT_SHORT
 from kitchener.records.turn import TextRetracted, TurnError, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
@@ -206,14 +207,15 @@ def closing_tool(trace: Sequence[StoredEntry], closing: Collection[str]) -> str 
 
 
 def is_truncated(trace: Sequence[StoredEntry], wo_id: str) -> bool:
-    """Whether the model reached its limit of output tokens in the last answer of a work order.
+    """Whether the text of the last answer of a work order is only a beginning: the model reached its limit of output tokens, or
+    a filter of its provider stopped it.
 
     Args:
         trace: the executor's entries of the turn
         wo_id: the work order
     """
     calls = (e for e in reversed(trace) if e.entity_id == wo_id and e.entry_type == events.LLM_CALL)
-    return any(payload_as(ModelCallPayload, e.payload)["finish_reason"] == "length" for e in islice(calls, 1))
+    return any(payload_as(ModelCallPayload, e.payload)["finish_reason"] in CUT_SHORT for e in islice(calls, 1))
 
 
 async def _ask_verifier(

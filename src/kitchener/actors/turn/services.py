@@ -17,8 +17,9 @@ from kitchener.actors.tools.approval_policy import ApprovalPolicy, policy_of
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.turn_memory import TurnMemory
 from kitchener.actors.work.budget import TokenBudgeter
-from kitchener.actors.work.plan import ChainPlan, constraints_for, constraints_mapping, plan_acceptance, vocabulary_of
+from kitchener.actors.work.plan import ChainPlan, constraints_for, constraints_mapping, plan_acceptance
 from kitchener.actors.work.quality import QualityGate
+from kitchener.actors.work.turn_signals import vocabulary_of
 from kitchener.canonical import exact_list
 from kitchener.clock import Clock, TimestampText, loop_clock
 from kitchener.config import HO2Config

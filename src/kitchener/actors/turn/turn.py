@@ -38,14 +38,13 @@ from kitchener.actors.work.plan import (
     ChainPlan,
     ToolRequest,
     given_results,
-    labels_of,
     plan_acceptance,
     plan_chain,
-    signals_of,
     summarize,
     tighter,
     total_cost,
 )
+from kitchener.actors.work.turn_signals import labels_of, signals_of
 from kitchener.cancellation import failed_alone
 from kitchener.errors import StaleHead
 from kitchener.ids import TurnId

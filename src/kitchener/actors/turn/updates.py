@@ -38,7 +38,7 @@ def kept_apart(listener: UpdateListener) -> UpdateListener:
     return tell
 
 
-class _Untaken:
+class _UpdateBuffer:
     """The updates of one turn that its reader has not taken yet.
 
     Neither the turn nor its reader lets other tasks run unless it has to wait. Over a stream of anyio, each update took two
@@ -105,7 +105,7 @@ async def streamed(
         tasks: the task group that runs the turn
         capacity: updates buffered for a slow reader; when the buffer is full, the turn waits for the reader
     """
-    updates, stop, failure = _Untaken(capacity), anyio.CancelScope(), list[Exception]()
+    updates, stop, failure = _UpdateBuffer(capacity), anyio.CancelScope(), list[Exception]()
 
     async def work() -> None:
         try:

@@ -73,7 +73,8 @@ class ShownTurn:
             self._say(result.response)
             self._end_line()
         if result.truncated:
-            print_text("(cut at the model's limit of output tokens, such as max_tokens of its agent class)", style="pale")
+            limit = "the model's limit of output tokens, such as max_tokens of its agent class"
+            print_text(f"(cut at {limit}, or by a content filter)", style="pale")
 
     def break_off(self) -> None:
         """Ends the line of a turn that failed."""

@@ -17,7 +17,13 @@ from kitchener.config.shown import described_key
 from kitchener.errors import ConfigError
 from kitchener.gateway.routing import check_router
 from kitchener.runtime.agents.class_tools import check_tools
-from kitchener.runtime.setting_checks import check_is_configured, unfitting_limits, unpriced_models, unreachable_routes
+from kitchener.runtime.setting_checks import (
+    check_is_configured,
+    keyless_endpoints,
+    unfitting_limits,
+    unpriced_models,
+    unreachable_routes,
+)
 
 app = App(name="config", help="Check and show settings.")
 
@@ -28,7 +34,8 @@ def check(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
 
     Looks up the keys of providers and of `[serve.clients]` and the signing key, imports the modules of tools, and reads prompts
     and attention templates. Exits with 2 at the first setting that is wrong, and names it. A route that no work order can take
-    is a warning, and so are limits that cannot fit each other. With `--agent`, the class has to be configured.
+    is a warning, and so are limits that cannot fit each other and a public endpoint to which no key is sent. With `--agent`,
+    the class has to be configured.
 
     For example:
 
@@ -51,7 +58,7 @@ def check(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
         return USAGE
     config = loaded.config
     agents, providers = (list(map(described_key, sorted(names))) for names in (config.classes, config.router.providers))
-    found = [*unreachable_routes(config), *unfitting_limits(config), *unpriced_models(config)]
+    found = [*unreachable_routes(config), *unfitting_limits(config), *unpriced_models(config), *keyless_endpoints(config)]
     if json:
         warnings = [{"key": key, "problem": problem} for key, problem in found]
         print_json({"ok": True, "source": loaded.source, "agents": agents, "providers": providers, "warnings": warnings})

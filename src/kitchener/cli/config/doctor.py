@@ -284,6 +284,10 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
             found.setdefault(places.ledger(agent_class, name), (agent_class, name))
     existing = [found[path] for path in found if is_there(path)]
     findings = [await _ledger(places, *each) for each in existing]
+    lost = "its file is gone, although other files show that it was there; restore it from a backup"
+    findings += [
+        Finding(" ".join(reversed(found[path])) if path in found else str(path), "fail", lost) for path in places.lost()
+    ]
     findings += [await _load(places, agent_class) for agent_class, name in existing if name == "ho2m"]
     if not findings:
         return [Finding("ledgers", "ok", f"none under {shown_path(str(places.root))} yet")]

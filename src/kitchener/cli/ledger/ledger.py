@@ -29,7 +29,7 @@ from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import json_text, print_json, print_text, say, say_instead
 from kitchener.clock import SystemClock
 from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerLocked, LedgerPathError, NotOnRecord
-from kitchener.inspection.ledger_files import FilesBelow, LedgerPaths, ledgers_below
+from kitchener.inspection.ledger_files import FilesBelow, LedgerPaths, ledgers_below, lost_below
 from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import Checkpoint, StoredEntry, VerifyReport, verify_ledger
 from kitchener.ledger.accept_head import LEDGER_HEAD_ACCEPTED, AcceptedHead
@@ -266,14 +266,20 @@ def _code_for(ledgers: int, path: Path | None) -> int:
 
 
 def _files(options: Options, path: Path | None) -> FilesBelow:
-    """The chosen ledgers, and the other files beside them. A file that the user names counts as a ledger."""
+    """The chosen ledgers, and the other files beside them. A file that the user names counts as a ledger.
+
+    A ledger whose file is gone counts, too, if what is left shows that it was there.
+    """
     if path is None:
         paths = options.paths()
-        ledgers = list(paths.ledgers())
+        ledgers = sorted({*paths.ledgers(), *paths.lost()})
         return FilesBelow(ledgers, [each for each in ledgers_below(paths.root).others if each not in ledgers])
     if not os.path.lexists(path):
         raise LedgerPathError(str(path), "no such file")
-    return ledgers_below(path) if is_directory(path) else FilesBelow([path], [])
+    if not is_directory(path):
+        return FilesBelow([path], [])
+    found = ledgers_below(path)
+    return found._replace(ledgers=sorted([*found.ledgers, *lost_below(path)]))
 
 
 def _line(report: VerifyReport) -> str:

@@ -8,12 +8,12 @@ This module knows no policy; the fold is in `state.py`.
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final, NamedTuple, Protocol, cast, get_args
+from typing import Final, NamedTuple, Protocol, get_args
 
 from kitchener.records import events
 from kitchener.records.entries import IntentCloser, TurnErrorKind, text_of
 from kitchener.records.parts import StoredPart
-from kitchener.records.ref import Ref, RefMapping
+from kitchener.records.ref import Ref
 from kitchener.records.spoken import told_reply
 
 WO_OPENED: Final = "WO_OPENED"
@@ -25,7 +25,7 @@ COMPLETED: Final = "completed"
 """The outcome of an intent that a model's reply closed, under version 1 of the policy."""
 CLOSED_BY_MESSAGE: Final = "closed by the user's message"
 """The outcome of an intent that the classification of a message closed."""
-_CLOSERS: Final = get_args(IntentCloser)
+_CLOSERS: Final[tuple[IntentCloser, ...]] = get_args(IntentCloser)
 
 EventKey = tuple[str, str, str]
 """The total order of events: timestamp, entry id, ledger id."""
@@ -261,10 +261,8 @@ def _closed_intent(payload: Mapping[str, object]) -> Ended:
 def _closer(payload: Mapping[str, object]) -> IntentCloser | None:
     """Who closed an intent. Version 1 of the policy did not record it; then the fixed outcomes of a turn tell."""
     said = payload.get("closed_by")
-    if said in _CLOSERS:
-        return cast(IntentCloser, said)
     if said is not None:
-        return None
+        return next((each for each in _CLOSERS if each == said), None)
     if "reason" in payload:  # only a call of the user or the program gave one
         return "user" if "turn_id" not in payload else None
     outcome = payload.get("outcome")
@@ -365,10 +363,8 @@ _OWN_ANSWERS: Final[tuple[TurnErrorKind, ...]] = ("UNCLEAR_INTENT", "CONFLICT", 
 
 
 def _voided(payload: Mapping[str, object]) -> Voided | None:
-    try:
-        return Voided(Ref.from_mapping(cast(RefMapping, payload["ref"])))
-    except (KeyError, TypeError):
-        return None  # it names no entry, so it voids none
+    ref = _ref(payload.get("ref"))
+    return Voided(ref) if ref is not None else None  # without a reference it voids nothing
 
 
 _Reader = Callable[[Mapping[str, object]], Facts | None]

@@ -5,7 +5,7 @@ the caller appends the events to the ledger.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from kitchener.context.flags import Flag
 from kitchener.context.fold.context_events import CLOSED_BY_MESSAGE, COMPLETED
@@ -21,6 +21,7 @@ from kitchener.records.entries import (
     IntentDeclaredPayload,
     IntentDeferredPayload,
     IntentForkedPayload,
+    IntentPayload,
     IntentRelation,
     IntentReopenedPayload,
     IntentSupersededPayload,
@@ -47,8 +48,7 @@ class IntentEvent(NamedTuple):
 
     entry_type: str
     entity_id: str
-    payload: Mapping[str, object]
-    """One of the `IntentPayload` shapes."""
+    payload: IntentPayload
 
 
 class SessionIntents(NamedTuple):
@@ -270,7 +270,7 @@ def _with_scope(event: IntentEvent, intents: Mapping[str, IntentRecord]) -> Inte
     # A fork names the active child of its own session only.
     if scope == events.SESSION_SCOPE or event.entry_type == events.INTENT_FORKED:
         return event
-    return event._replace(payload={**event.payload, "scope": str(scope)})
+    return event._replace(payload=cast("IntentPayload", {**event.payload, "scope": str(scope)}))
 
 
 def resolve_after_turn(

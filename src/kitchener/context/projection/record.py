@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, cast, get_args
 
 import orjson
 
@@ -50,6 +50,7 @@ from kitchener.records.entries import (
 from kitchener.records.ref import ListedRefMapping, Ref, RefGroup, RefMapping, refs_of
 
 UNSIGNED: Final[AuthorityMapping] = {"tier": "HO2", "signer": None, "sig": None}
+_SUPPRESS_REASONS: Final[Mapping[str, SuppressReason]] = {each: each for each in get_args(SuppressReason)}
 _ALL: Final = "*"
 _OF_RECALLED: Final = "recalled"
 """Stands for the recalled items that `eligibility_reasons` does not name."""
@@ -386,9 +387,9 @@ def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> Project
     shown, hidden = payload["visible_refs"], payload["suppressed_refs"]
     visible = positions_of(shown["eligible"], len(eligible))
     reason_of: dict[int, SuppressReason] = {}
-    for reason, runs in hidden.items():
-        if reason not in ("rest", "recalled") and isinstance(runs, list):
-            reason_of |= dict.fromkeys(positions_of(runs, len(eligible)), cast(SuppressReason, reason))
+    for name, runs in hidden.items():
+        if (reason := _SUPPRESS_REASONS.get(name)) is not None and isinstance(runs, list):
+            reason_of |= dict.fromkeys(positions_of(runs, len(eligible)), reason)
     seen = set(visible)
     rest = [(ref, reason_of.get(n, hidden["rest"])) for n, ref in enumerate(eligible) if n not in seen]
     named = _read_reasons(payload["eligibility_reasons"])

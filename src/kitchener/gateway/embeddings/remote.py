@@ -16,12 +16,13 @@ import orjson
 from kitchener.config import EmbeddingsConfig, ProviderConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.bodies import UnusableAnswer
-from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
+from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS, connection_failure
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
     StatusError,
     open_transport,
 )
+from kitchener.gateway.providers.redaction import Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 
 MAX_ANSWER_BYTES: Final = 64 * 1_048_576
@@ -35,10 +36,11 @@ class EndpointEmbeddings:
     Args:
         transport: posts to the endpoint
         model: the model to ask for
+        redaction: removes the key from the texts of errors
     """
 
-    def __init__(self, transport: ChatTransport, model: str) -> None:
-        self._transport, self._model = transport, model
+    def __init__(self, transport: ChatTransport, model: str, redaction: Redaction) -> None:
+        self._transport, self._model, self._redaction = transport, model, redaction
         # With the host, because two servers may have different models of one name.
         self.model_id = f"{urlsplit(transport.url).netloc}/{model}"
 
@@ -63,7 +65,7 @@ class EndpointEmbeddings:
         except UnusableAnswer as error:
             raise ProviderError(_ID, error.reason, error.detail) from None
         except TRANSPORT_ERRORS as error:
-            raise ProviderError(_ID, "connection", type(error).__name__) from None
+            raise connection_failure(_ID, error, self._transport.url, self._redaction) from None
         return _vectors(bytes(body), len(texts))
 
 
@@ -77,8 +79,9 @@ async def open_endpoint(config: EmbeddingsConfig, secret: str | None) -> AsyncIt
     """
     provider = ProviderConfig(base_url=config.base_url, timeout_s=config.deadline_s, max_response_bytes=MAX_ANSWER_BYTES)
     sent = SentValues(secret)
-    async with open_transport(_ID, provider, sent, sent.redaction(), path="embeddings") as transport:
-        yield EndpointEmbeddings(transport, config.model or "")
+    redaction = sent.redaction()
+    async with open_transport(_ID, provider, sent, redaction, path="embeddings") as transport:
+        yield EndpointEmbeddings(transport, config.model or "", redaction)
 
 
 def _vectors(body: bytes, count: int) -> list[Sequence[float]]:

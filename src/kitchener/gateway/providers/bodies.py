@@ -270,13 +270,21 @@ class _Events:
 
 
 def event_data(event: bytes) -> bytes:
-    """Returns the data of a server-sent event. A field `error`, in which llama.cpp reported errors, is data, too."""
+    """Returns the data of a server-sent event; that of an event `error` as JSON whose `error` it is.
+
+    A field `error`, in which llama.cpp reported errors, is data, too.
+    """
     event = event.rstrip(b"\n")
     if event.startswith(b"error:"):
         return b'{"error":%b}' % event.partition(b"\n")[0][6:]
     if b"\n" not in event:
         return event[5:] if event.startswith(b"data:") else b""
-    return b"\n".join([line.removeprefix(b"data:") for line in event.split(b"\n") if line.startswith(b"data:")])
+    lines = event.split(b"\n")
+    data = b"\n".join([line.removeprefix(b"data:") for line in lines if line.startswith(b"data:")])
+    if data and any(line.startswith(b"event:") and line[6:].strip() == b"error" for line in lines):
+        is_json = data.lstrip()[:1] in (b"{", b'"')
+        return b'{"error":%b}' % (data if is_json else orjson.dumps(data.decode(errors="replace").strip()))
+    return data
 
 
 def parsed_json(text: bytes | bytearray) -> Any:

@@ -37,7 +37,9 @@ _REASON_OF_CODE: Final[dict[str, ProviderReason]] = {
     "billing_hard_limit_reached": "out_of_credit",
     "billing_not_active": "out_of_credit",
     "content_filter": "refused",
+    "content_policy_violation": "refused",
     "context_length_exceeded": "context_length",
+    "data_inspection_failed": "refused",
     "exceed_context_size_error": "context_length",
     "exceeded_current_quota_error": "out_of_credit",
     "insufficient_quota": "out_of_credit",
@@ -45,12 +47,34 @@ _REASON_OF_CODE: Final[dict[str, ProviderReason]] = {
     "json_validate_failed": "malformed",
     "tool_use_failed": "malformed",
 }
-"""What endpoints call an error in its `code` or `type`, where that says more than the status: Azure's filter, a request that is
-longer than the model's context (llama.cpp answers 500), Groq's checks of what the model wrote, and accounts without money, for
-which OpenAI, Moonshot and One API answer 429 or 403."""
+"""What endpoints call an error in its `code` or `type`, where that says more than the status: the filters of Azure, OpenAI and
+Alibaba, a request that is longer than the model's context (llama.cpp answers 500), Groq's checks of what the model wrote, and
+accounts without money, for which OpenAI, Moonshot and One API answer 429 or 403."""
+_STATUS_OF_CODE: Final = {
+    "engine_overloaded_error": 429,
+    "overloaded": 503,
+    "overloaded_error": 503,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "resource_exhausted": 429,
+    "server_overloaded": 503,
+    "service_unavailable": 503,
+    "too_many_requests": 429,
+    "unavailable": 503,
+}
+"""The status that stands for an error's `code`, `type` or `status` in lower case, in an answer whose own status is 200."""
+_MODERATED: Final = ("reasons", "flagged_input")
+"""What OpenRouter's `metadata` has of a request that a moderation stopped; its status is 403, as for a wrong key."""
 
-_TOO_LONG: Final = re.compile(r"maximum context length|(?:prompt|request|input).{0,80}exceeds?.{0,40}\bcontext", re.IGNORECASE)
-"""What servers such as vLLM say of a request that is longer than the context, without a code for it."""
+_TOO_LONG: Final = re.compile(
+    r"maximum context length"
+    r"|(?:prompt|request|input|messages).{0,80}exceeds?.{0,40}(?:\bcontext|maximum number of (?:input )?tokens)"
+    r"|(?:prompt|input|request) is too long"
+    r"|reduce the length of (?:the|your) (?:messages|prompt|input)",
+    re.IGNORECASE,
+)
+"""What vLLM, Anthropic, Bedrock, Google, Groq and others say of a request that is longer than the context, without a code."""
+_STATUS: Final = re.compile("[45][0-9]{2}")
 _NOT_THERE: Final = (404, 405)
 """What a server answers to an address or a method that it does not have."""
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
@@ -75,10 +99,26 @@ def reason_of(status: int, body: object) -> ProviderReason:
         for name in ("code", "type"):
             if isinstance(code := error.get(name), str) and (known := _REASON_OF_CODE.get(code)) is not None:
                 return known
+        metadata = error.get("metadata")
+        if status in (400, 403) and isinstance(metadata, dict) and any(metadata.get(name) for name in _MODERATED):
+            return "refused"
     known_status = _REASON_OF_STATUS.get(status)
-    if known_status is None and status < 500 and _TOO_LONG.search(told_by(status, body)):
+    if known_status is None and _TOO_LONG.search(told_by(status, body)):
         return "context_length"
     return known_status if known_status is not None else "server_error" if status >= 500 else "bad_request"
+
+
+def status_in(body: object) -> int:
+    """Returns the HTTP status that an error in an answer with status 200 stands for, by its code or its name; else 500."""
+    error = error_in(body)
+    if isinstance(error, dict):
+        for name in ("code", "status", "status_code", "type"):
+            code = error.get(name)
+            if isinstance(code, str):
+                code = int(code) if _STATUS.fullmatch(code) else _STATUS_OF_CODE.get(code.lower())
+            if type(code) is int and 400 <= code < 600:
+                return code
+    return 500
 
 
 def error_in(body: object) -> object:
@@ -91,7 +131,7 @@ def error_in(body: object) -> object:
 def told_by(status: int, body: object) -> str:
     """Returns the error text for an HTTP status and the parsed body of the answer."""
     error = error_in(body)
-    message = error.get("message", error) if isinstance(error, dict) else error
+    message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
     if isinstance(message, str) and (page := named_web_page(message)) is not None:
         message = f"{page} instead of JSON" + ("; check `base_url`" if status in _NOT_THERE else "")
     return f"HTTP {status}: {message or _PHRASES.get(status, 'no further explanation')}"

@@ -3,7 +3,7 @@
 import os
 from ipaddress import ip_address, ip_network
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies_environment
 
 from kitchener.errors import ConfigError
@@ -28,9 +28,7 @@ def proxy_for(base_url: str, redaction: Redaction) -> str | None:
     if not address or _is_excluded(parts, named.get("no", "")):
         return None
     address = address if "://" in address else f"http://{address}"
-    if (password := urlsplit(address).password) is not None:
-        redaction.note(password)
-        redaction.note(unquote(password))
+    redaction.note_login(address)
     if not _is_http(address):
         raise _refused(name, address, parts.hostname or "")
     return address

@@ -6,11 +6,11 @@ model call, so it stays allowed when model calls are forbidden. `kitchener repla
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import Self
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.traits import ProviderTraits
-from kitchener.records.entries import ModelAnswer, ModelCallPayload, payload_as
+from kitchener.records.entries import ModelCallPayload, opened, payload_as
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 
 RequestHash = Callable[[PromptRequest], str]
@@ -31,7 +31,9 @@ class Recording:
     def from_payload(cls, payload: Mapping[str, object]) -> Self:
         """Reads a recording from a decrypted `LLM_CALL` payload. Raises KeyError or TypeError if the payload is invalid."""
         call = payload_as(ModelCallPayload, payload)
-        said, usage = cast(ModelAnswer, call["response"]), call["usage"]
+        said, usage = opened(call["response"]), call["usage"]
+        if said is None:
+            raise TypeError("the answer is sealed")
         response = PromptResponse(
             provider_id=call["provider_id"],
             model_id=call["model_id"],

@@ -1,17 +1,27 @@
 """Removes API keys from an endpoint's answers: from texts, JSON values and streamed texts.
 
-A key is found only in the form in which it was sent, not in base64, with URL escapes or reversed. An endpoint that wants to
-reveal its key can always do so. `http_client.py` notes the keys that are sent; `models.py` redacts the answers.
+A key is found as it was sent, as addresses escape it and as JSON escapes it, because endpoints and HTTP clients quote the
+address of a request; not reversed or encrypted. An endpoint that wants to reveal its key can always do so. `sent_values.py`
+and `http_client.py` note the keys that are sent.
 """
 
+import json
 import re
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 MIN_SECRET_CHARS: Final = 8
 """Shorter keys count as placeholders ("none", "EMPTY") and are not removed, because that would garble ordinary words."""
 MAX_SECRETS: Final = 4
 """Most keys remembered beside further configured ones; a vendor's library may renew its key."""
 MASK: Final = "***"
+
+_LEFT_IN_QUERY: Final = "?/:@!$'()*,"
+"""What yarl, which writes the addresses that we send, leaves in a query besides letters, digits and `-._~`."""
+_ESCAPED: Final = re.compile("%[0-9A-F]{2}")
 
 
 class Redaction:
@@ -23,6 +33,7 @@ class Redaction:
 
     def __init__(self, *secrets: str | None) -> None:
         self._secrets: list[str] = []
+        self._spellings: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
         self._configured = 1
         for each in secrets:
@@ -38,7 +49,22 @@ class Redaction:
         kept = [*self._secrets[:first], *self._secrets[first:][2 - MAX_SECRETS :], secret]
         self._secrets = kept
         # Longest first, because one key may be a prefix of another.
-        self._pattern = re.compile("|".join(re.escape(each) for each in sorted(kept, key=len, reverse=True)))
+        found = {spelling for each in kept for spelling in _spellings(each)}
+        self._spellings = tuple(sorted(found, key=lambda each: (-len(each), each)))
+        self._pattern = re.compile("|".join(map(re.escape, self._spellings)))
+
+    def note_login(self, address: str) -> None:
+        """Remembers for ever the password in a configured address, if it has one, and what the header for it has."""
+        try:
+            parts = urlsplit(address)
+        except ValueError:  # brackets that hold no IPv6 address; it is refused elsewhere
+            return
+        if parts.password is not None:
+            password = unquote(parts.password)
+            self.note(parts.password)
+            self.note(password)
+            self.note(b64encode(f"{unquote(parts.username or '')}:{password}".encode()).decode())
+            self._configured = max(1, len(self._secrets))
 
     def is_in(self, text: str) -> bool:
         """Whether the text contains a key."""
@@ -66,7 +92,7 @@ class Redaction:
             return text, ""
         clean, after = [], 0
         for found in self._pattern.finditer(text):
-            if found.end() == len(text) and any(each != found[0] and each.startswith(found[0]) for each in self._secrets):
+            if found.end() == len(text) and any(each != found[0] and each.startswith(found[0]) for each in self._spellings):
                 break
             clean += [text[after : found.start()], MASK]
             after = found.end()
@@ -76,7 +102,7 @@ class Redaction:
     def _begun(self, text: str) -> int:
         """How many characters at the end of the text could be the beginning of a key."""
         longest = 0
-        for secret in self._secrets:
+        for secret in self._spellings:
             at = text.find(secret[0], max(0, len(text) - len(secret) + 1))
             while at >= 0 and not secret.startswith(text[at:]):
                 at = text.find(secret[0], at + 1)
@@ -103,3 +129,28 @@ class RedactedPieces:
         """Returns the held-back text after the last piece."""
         waiting, self._waiting = self._waiting, ""
         return self._redaction.text(waiting)
+
+
+def password_in(credentials: str) -> str | None:
+    """Returns the password in the value of a header of the scheme Basic; None: it holds none."""
+    scheme, _, coded = credentials.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return b64decode(coded, validate=True).decode().partition(":")[2] or None
+    except (NotBase64, UnicodeDecodeError):
+        return None
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """The secret as it was sent, and as addresses and JSON write it."""
+    yield secret
+    for left in ("", "/", _LEFT_IN_QUERY):
+        for escape in (quote, quote_plus):
+            escaped = escape(secret, safe=left, errors="replace")
+            yield escaped
+            yield _ESCAPED.sub(lambda found: found[0].lower(), escaped)
+    for is_ascii in (False, True):
+        in_json = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]
+        yield in_json
+        yield in_json.replace("/", "\\/")  # as PHP writes it

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kitchener.gateway.providers.redaction import Redaction
+from kitchener.gateway.providers.redaction import Redaction, password_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,5 +23,9 @@ class SentValues:
     """The secrets among these values."""
 
     def redaction(self) -> Redaction:
-        """Returns what removes the secrets from answers. Of `Bearer KEY`, it also removes the key alone."""
-        return Redaction(self.key, *self.secrets, *(each.rpartition(" ")[2] for each in self.secrets))
+        """Returns what removes the secrets from answers.
+
+        Of `Bearer KEY`, it also removes the key alone, and of `Basic LOGIN` the password in it.
+        """
+        parts = (part for each in self.secrets for part in (each.rpartition(" ")[2], password_in(each)))
+        return Redaction(self.key, *self.secrets, *parts)

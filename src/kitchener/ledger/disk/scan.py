@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 from kitchener.ledger.disk.manifests import SegmentManifest, fault_at, manifest_path
 from kitchener.ledger.disk.volume import FIRST_BYTES, LedgerFile, Volume
@@ -14,6 +15,8 @@ from kitchener.small_files import is_file, is_there
 ReadBytes = Callable[[int, int], bytes]
 """`(size, offset)` to the bytes at that offset; fewer at the end of the file."""
 
+BESIDE: Final = (".checkpoint", ".segments")
+"""Ends of the names that lie beside a ledger's file, after its own name: its signed head and its segments."""
 _PIECE_BYTES = 1 << 18
 MAX_LINE_BYTES = 65 << 20
 """More than the largest entry that can be configured. A longer line is damage and is not read to its end."""
@@ -125,7 +128,7 @@ def ledger_id_of(read: ReadBytes) -> str:
 
 def may_be_ledger(path: Path) -> bool:
     """Whether a file is or was a ledger, judged by the files beside it and by its first bytes. True if it cannot be read."""
-    if any(is_there(path.with_name(f"{path.name}{end}")) for end in (".checkpoint", ".segments")):
+    if any(is_there(path.with_name(f"{path.name}{end}")) for end in BESIDE):
         return True
     if not is_file(path):
         return True  # a pipe, a link or a directory may be at the path of a ledger

@@ -11,23 +11,22 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 from kitchener.errors import LedgerDiskError, LedgerPathError
-from kitchener.ids import path_part
 from kitchener.ledger.disk.file_ops import DISK_ERRORS, path_problem, remove_database
 from kitchener.ledger.format.lines import START, IndexKeys, Mark
+from kitchener.ledger.index.row_sums import RowSums
 from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Location, Tail, check_row, hash_of, unpack
 from kitchener.logs import get_logger
 
 _log = get_logger(__name__)
 T = TypeVar("T")
 
-_FORMAT: Final = f"kitchener-index/5 {sys.byteorder}"
+_FORMAT: Final = f"kitchener-index/6 {sys.byteorder}"
 _TABLES: Final = {
     "head": """CREATE TABLE head (
         id INTEGER PRIMARY KEY CHECK (id = 0), format TEXT, ledger_id TEXT, keys TEXT,
@@ -35,14 +34,20 @@ _TABLES: Final = {
         durable_seq INTEGER, checksum INTEGER
     )""",
     "places": """CREATE TABLE places (
-        id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, after_seq INTEGER, last_seq INTEGER, base INTEGER, checksum INTEGER,
-        packed BLOB
+        id INTEGER PRIMARY KEY, hash INTEGER, key TEXT, after_seq INTEGER, base INTEGER, checksum INTEGER, packed BLOB
     )""",
-    "stops": "CREATE TABLE stops (seq INTEGER PRIMARY KEY, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT)",
+    "sums": "CREATE TABLE sums (id INTEGER PRIMARY KEY CHECK (id = 0), seq INTEGER, checksum INTEGER, packed BLOB)",
+    "stops": """CREATE TABLE stops (
+        seq INTEGER PRIMARY KEY, offset INTEGER, chain TEXT, batch INTEGER, timestamp TEXT, checksum INTEGER
+    )""",
 }
-_ROWS: Final = "SELECT key, after_seq, base, checksum, packed FROM places WHERE hash = ? AND key = ?"
-_INSERT: Final = "INSERT INTO places (hash, key, after_seq, last_seq, base, checksum, packed) VALUES "
-_VALUES: Final = "(?, ?, ?, ?, ?, ?, ?)"
+_BY_HASH: Final = "CREATE INDEX by_hash ON places (hash, after_seq, checksum)"
+"""With all columns that `RowSums` sums up, and in the order in which a key's rows were written."""
+_ROWS: Final = "SELECT key, after_seq, base, checksum, packed FROM places INDEXED BY by_hash WHERE hash = ? AND after_seq < ?"
+_FROM: Final = "AND after_seq >= ifnull((SELECT max(after_seq) FROM places WHERE hash = ? AND after_seq <= ?), 0)"
+"""Leaves out the rows that end before an entry: of the rows that begin before it, only the last can have later entries."""
+_INSERT: Final = "INSERT INTO places (hash, key, after_seq, base, checksum, packed) VALUES "
+_VALUES: Final = "(?, ?, ?, ?, ?, ?)"
 _TOGETHER: Final = 16
 """Rows in one INSERT statement, to pay the cost of a statement once for many rows."""
 _STOPS_AT_ONCE: Final = 256
@@ -81,17 +86,8 @@ class IndexedState(NamedTuple):
     """Hash of the last indexed entry, `sha256:` and hex digits."""
     durable_seq: int = 0
     """Number of the last entry that was on disk when the index was written."""
-
-
-def index_path(directory: Path, ledger_id: str, ledger: Path) -> Path:
-    """The file of a ledger's index.
-
-    The name contains the ledger's id and a hash of the ledger's path relative to the index. Two files with one id thus have two
-    indexes, and a whole directory tree can be moved.
-    """
-    where = os.path.relpath(ledger.resolve(), directory.resolve())
-    name = path_part(ledger_id)[:120]  # file systems end at 255 bytes
-    return directory / f"{name}-{sha256(f'{ledger_id}|{where}'.encode()).hexdigest()[:12]}.sqlite"
+    sums: RowSums = RowSums()
+    """Sums over the rows, which show that one is missing."""
 
 
 class Index:
@@ -114,17 +110,18 @@ class Index:
         if not found:
             self.clear(IndexedState())
         elif found != _PARTS:
-            raise IndexDamaged("parts of it are missing")
+            raise IndexDamaged("its tables are not those of this version")
         self.known = read_known(self._writer, self._ledger_id, self._keys)
 
     def clear(self, known: IndexedState) -> None:
         """Deletes all rows and stores these facts."""
+        known = known._replace(sums=RowSums())
         with self._transaction():
             for table in _TABLES:
                 self._writer.execute(f"DROP TABLE IF EXISTS {table}")
             for table in _TABLES.values():
                 self._writer.execute(table)
-            self._writer.execute("CREATE INDEX by_hash ON places (hash)")
+            self._writer.execute(_BY_HASH)
             self._save(known)
         self.known = known
 
@@ -134,14 +131,15 @@ class Index:
         if tail.start != self.known.mark:
             raise IndexDamaged(f"it ends with entry {self.known.mark.seq}, and entry {tail.start.seq} would come next")
         mark = tail.end
-        known = IndexedState(mark, tail.last_line, tail.last_hash, durable_seq)
         rows = tail.rows()
+        known = IndexedState(mark, tail.last_line, tail.last_hash, durable_seq, self.known.sums.plus(rows))
         alone = len(rows) - len(rows) % _TOGETHER
         together = (tuple(chain.from_iterable(rows[each : each + _TOGETHER])) for each in range(0, alone, _TOGETHER))
         with self._transaction():
             self._writer.executemany(_INSERT + ", ".join([_VALUES] * _TOGETHER), together)
             self._writer.executemany(_INSERT + _VALUES, rows[alone:])
-            self._writer.executemany("INSERT INTO stops VALUES (?, ?, ?, ?, ?)", tail.stops)
+            stops = ((*stop, _stop_check(stop)) for stop in tail.stops)
+            self._writer.executemany("INSERT INTO stops VALUES (?, ?, ?, ?, ?, ?)", stops)
             self._save(known)
         self.known = known
 
@@ -200,6 +198,8 @@ class Index:
                 _checksum(self._ledger_id, self._keys, known),
             ),
         )
+        sums = _stored_sums(known.mark.seq, known.sums.pack())
+        self._writer.execute("INSERT OR REPLACE INTO sums VALUES (0, ?, ?, ?)", sums)
 
 
 class IndexSnapshot:
@@ -227,7 +227,9 @@ class IndexSnapshot:
         options = "mode=ro&readonly_shm=1" if self._before[1] is not None else "immutable=1"
         self._connection = sqlite3.connect(f"file:{quote(str(self.path))}?{options}", uri=True, isolation_level=None)
         try:
+            self._connection.execute("BEGIN")  # the facts of one moment, also while a writer changes them
             self.known = read_known(self._connection, self._ledger_id, self._keys or None)
+            self._connection.execute("COMMIT")
         except BaseException:
             self._connection.close()
             raise
@@ -310,36 +312,54 @@ def read_known(connection: sqlite3.Connection, ledger_id: str, keys: str | None)
     known = IndexedState(Mark(*row[4:9]), *row[9:12])
     if row[12] != _checksum(row[2], row[3], known):
         raise IndexDamaged("its head is not what was written")
-    return known
+    stored = connection.execute("SELECT seq, checksum, packed FROM sums").fetchone()
+    if stored is None or not isinstance(stored[2], bytes) or stored != _stored_sums(known.mark.seq, stored[2]):
+        raise IndexDamaged("the sums over its rows are not what was written")
+    return known._replace(sums=RowSums.unpack(stored[2]))
 
 
-def find_locations(connection: sqlite3.Connection, key: str, after_seq: int, up_to_seq: int) -> Iterator[Location]:
-    """Positions of a key's entries with `after_seq` < number <= `up_to_seq`, ascending. Reads all rows at once."""
-    found = connection.execute(
-        f"{_ROWS} AND last_seq > ? AND after_seq < ? ORDER BY hash, id", (hash_of(key), key, after_seq, up_to_seq)
-    )
+def find_locations(
+    connection: sqlite3.Connection, known: IndexedState, key: str, after_seq: int, up_to_seq: int
+) -> Iterator[Location]:
+    """Positions of a key's entries with `after_seq` < number <= `up_to_seq`, ascending. Reads all rows at once.
+
+    Raises:
+        IndexDamaged: rows are missing, or are not what was written; also from the other queries for keys
+    """
+    key_hash, up_to_seq = hash_of(key), min(up_to_seq, known.mark.seq)
+    known.sums.check(connection, [key_hash], known.mark.seq)
+    statement = f"{_ROWS} {_FROM} ORDER BY hash, after_seq"
+    found = connection.execute(statement, (key_hash, up_to_seq, key_hash, after_seq))
     rows = [*map(IndexRow._make, found.fetchall())]
     for row in rows:
         check_row(row)
-    return (each for row in rows for each in unpack(row) if after_seq < each[0] <= up_to_seq)
+    return (each for row in rows if row.key == key for each in unpack(row) if after_seq < each[0] <= up_to_seq)
 
 
-def find_known(connection: sqlite3.Connection, keys: Collection[str]) -> set[str]:
+def find_known(connection: sqlite3.Connection, known: IndexedState, keys: Collection[str]) -> set[str]:
     """The keys among these that have entries."""
-    hashes = [hash_of(key) for key in keys]
+    hashes = {hash_of(key) for key in keys}
+    known.sums.check(connection, hashes, known.mark.seq)
     marks = ",".join("?" * len(hashes))
-    rows = connection.execute(f"SELECT DISTINCT key FROM places WHERE hash IN ({marks})", hashes).fetchall()
-    return {key for (key,) in rows if key in keys}
+    found = set[str]()
+    for key_hash, key in connection.execute(f"SELECT DISTINCT hash, key FROM places WHERE hash IN ({marks})", [*hashes]):
+        if not isinstance(key, str) or hash_of(key) != key_hash:
+            raise IndexDamaged("a row has another key than was written")
+        found.add(key)
+    return found.intersection(keys)
 
 
-def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit: int) -> list[Location]:
+def find_newest(connection: sqlite3.Connection, known: IndexedState, key: str, up_to_seq: int, limit: int) -> list[Location]:
     """Positions of a key's last `limit` entries, ascending."""
+    key_hash, up_to_seq = hash_of(key), min(up_to_seq, known.mark.seq)
+    known.sums.check(connection, [key_hash], known.mark.seq)
     newest: list[Location] = []
-    rows = connection.execute(f"{_ROWS} AND after_seq < ? ORDER BY hash DESC, id DESC", (hash_of(key), key, up_to_seq))
+    rows = connection.execute(f"{_ROWS} ORDER BY hash DESC, after_seq DESC", (key_hash, up_to_seq))
     with closing(rows):
         for row in map(IndexRow._make, rows):
             check_row(row)
-            newest.extend(each for each in reversed(unpack(row)) if each[0] <= up_to_seq)
+            if row.key == key:
+                newest.extend(each for each in reversed(unpack(row)) if each[0] <= up_to_seq)
             if len(newest) >= limit:
                 break
     return newest[:limit][::-1]
@@ -348,13 +368,13 @@ def find_newest(connection: sqlite3.Connection, key: str, up_to_seq: int, limit:
 def find_stop(connection: sqlite3.Connection, seq: int) -> Mark:
     """The last stop at or before the end of entry `seq`, where a scan can start; START: there is none."""
     row = connection.execute("SELECT * FROM stops WHERE seq <= ? ORDER BY seq DESC LIMIT 1", (seq,)).fetchone()
-    return Mark(*row) if row is not None else START
+    return _checked_stop(row) if row is not None else START
 
 
 def next_stops(connection: sqlite3.Connection, known: IndexedState, seq: int) -> list[Mark]:
     """The first stops after entry `seq`, ascending; none if the index ends at or before that entry."""
     rows = connection.execute("SELECT * FROM stops WHERE seq > ? ORDER BY seq LIMIT ?", (seq, _STOPS_AT_ONCE)).fetchall()
-    stops = [Mark(*row) for row in rows]
+    stops = [*map(_checked_stop, rows)]
     return stops or ([known.mark] if known.mark.seq > seq else [])
 
 
@@ -368,6 +388,22 @@ def _checksum(ledger_id: str, keys: str, known: IndexedState) -> int:
     return zlib.crc32(f"{ledger_id}|{keys}|{known.mark}|{known.last_line}|{known.last_hash}|{known.durable_seq}".encode())
 
 
+def _checked_stop(row: tuple[int, int, str, int, str, int]) -> Mark:
+    stop = Mark(*row[:-1])
+    if row[-1] != _stop_check(stop):
+        raise IndexDamaged(f"the place after entry {stop.seq} is not what was written")
+    return stop
+
+
+def _stop_check(stop: Mark) -> int:
+    return zlib.crc32(str(stop).encode())
+
+
+def _stored_sums(seq: int, packed: bytes) -> tuple[int, int, bytes]:
+    """The row of `sums`: bound to the end of the index, so that older sums are noticed."""
+    return seq, zlib.crc32(packed, zlib.crc32(str(seq).encode())), packed
+
+
 def _changed_at(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
@@ -378,7 +414,7 @@ def _changed_at(path: Path) -> tuple[int, int] | None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # Threads use a connection one at a time; SQLite's own check would refuse every thread but the first.
-    return sqlite3.connect(path, _WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=32)
+    return sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False, cached_statements=32)
 
 
 def _load(path: Path, ledger_id: str, keys: str) -> Index:

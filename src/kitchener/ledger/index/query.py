@@ -180,7 +180,7 @@ class EntrySearch:
         # Ask the tail first: an entry that moves into the index meanwhile is then found twice, not missed.
         tail = self._index.tail
         late = {key for key in queries if tail is not None and tail.find(key, 0, NO_END)}
-        early = self._index.ask(lambda index, _: find_known(index, queries.keys()))
+        early = self._index.ask(lambda index, known: find_known(index, known, queries.keys()))
         if early is None or tail is None:
             return [query for query in queries.values() if self.newest(query, end, 1)]
         return [queries[key] for key in late | early]
@@ -227,7 +227,7 @@ class EntrySearch:
         late = [tail.find(each.index_key or "", each.after_seq, each.up_to_seq) if tail is not None else [] for each in queries]
 
         def locations(index: sqlite3.Connection, known: IndexedState) -> tuple[list[Iterable[Location]], Mark]:
-            return [_indexed(index, each, min(each.up_to_seq, known.mark.seq), newest) for each in queries], known.mark
+            return [_indexed(index, known, each, newest) for each in queries], known.mark
 
         early, mark = self._index.ask(locations) or ([()] * len(queries), START)
         if tail is None or not tail.start.seq <= mark.seq <= tail.end.seq:
@@ -326,12 +326,12 @@ class EntrySearch:
         return entry
 
 
-def _indexed(index: sqlite3.Connection, query: Query, up_to_seq: int, newest: int | None) -> Iterable[Location]:
+def _indexed(index: sqlite3.Connection, known: IndexedState, query: Query, newest: int | None) -> Iterable[Location]:
     """Positions that the index has for a query, ascending; `newest`: only the last so many; None: all."""
     key = query.index_key or ""
     if newest is not None:
-        return find_newest(index, key, up_to_seq, newest)
-    return find_locations(index, key, query.after_seq, up_to_seq)
+        return find_newest(index, known, key, query.up_to_seq, newest)
+    return find_locations(index, known, key, query.after_seq, query.up_to_seq)
 
 
 def _other_than(seq: int, digest: bytes, entry: StoredEntry) -> BadLine:

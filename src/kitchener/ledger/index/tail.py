@@ -38,6 +38,10 @@ def other_key(key: str) -> str:
     return _OTHER + key
 
 
+PackedRow = tuple[int, str, int, int, int, bytearray]
+"""A row as it is stored: the hash of its key, then the fields of an `IndexRow`."""
+
+
 class IndexDamaged(Exception):
     """The index differs from what was written. Users never see this error, because the journal is read instead."""
 
@@ -163,7 +167,7 @@ class Tail:
         found = _locations(packed, self.start.seq, self.start.offset)
         return [each for each in found if after_seq < each[0] <= up_to_seq]
 
-    def rows(self) -> list[tuple[int, str, int, int, int, int, bytearray]]:
+    def rows(self) -> list[PackedRow]:
         """One row of the index for each key."""
         rows = []
         seq, base = self.start.seq, self.start.offset
@@ -172,9 +176,8 @@ class Tail:
             for name, packed in by_key.items():
                 key = prefix + name
                 key_hash = hash_of(key)
-                last_seq = seq + _PACKED.unpack_from(packed, len(packed) - _PACKED.size)[0]
                 # SQLite's module takes a bytearray directly; for other bytes-like types it first searches for an adapter.
-                rows.append((key_hash, key, seq, last_seq, base, crc32(packed, key_hash ^ origin), packed))
+                rows.append((key_hash, key, seq, base, crc32(packed, key_hash ^ origin), packed))
         rows.sort()  # so that rows adjacent in the index are written together
         return rows
 
@@ -190,6 +193,7 @@ def check_row(row: IndexRow) -> None:
     packed = row.packed
     if (
         not isinstance(packed, bytes)
+        or not isinstance(row.key, str)
         or len(packed) % _PACKED.size
         or row.checksum != crc32(packed, hash_of(row.key) ^ _origin(row.after_seq, row.base))
     ):

@@ -229,12 +229,16 @@ def holds(read: ReadBytes, ledger_id: str, known: IndexedState) -> bool:
 def check_seen(volume: Volume, known: IndexedState) -> None:
     """Raises LedgerDamaged if a durable entry has another chain hash than the index recorded for it.
 
+    Bytes that are no line are left to the verification, which says what they are.
+
     Args:
         volume: the ledger's files
         known: the facts in the index, for which `holds` is false
     """
-    mark = known.mark
-    found = find_line(volume.read, mark.seq) if 0 < mark.seq <= known.durable_seq else None
+    mark, found = known.mark, None
+    if 0 < mark.seq <= known.durable_seq:
+        with suppress(BadLine):
+            found = find_line(volume.read, mark.seq)
     line = split_line(found[1]) if found is not None else None
     if found is not None and line is not None and line.seq == mark.seq and line.chain_hash != mark.chain:
         expected = f"sha256:{mark.chain}, as its index recorded (if the ledger was replaced on purpose, delete the index)"

@@ -15,7 +15,8 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory_or_tell, remove_database
 from kitchener.ledger.format.checks import LineBatch
 from kitchener.ledger.format.lines import START, CommitDigest, IndexKeys, Mark, Opener, StoredEntry
-from kitchener.ledger.index.index import FAULTS, Index, IndexedState, index_path, is_for_a_while, keys_name, open_index
+from kitchener.ledger.index.index import FAULTS, Index, IndexedState, is_for_a_while, keys_name, open_index
+from kitchener.ledger.index.index_dirs import index_path
 from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
 from kitchener.ledger.verify.checkpoint import check_tip, read_checkpoint, signed_seq

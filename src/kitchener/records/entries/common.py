@@ -1,14 +1,14 @@
 """What the payloads of all entries have in common, and how a stored payload is read as the shape of its type."""
 
 from collections.abc import Mapping
-from typing import Any, Final, TypedDict, TypeVar, cast
+from typing import Final, TypedDict, TypeVar, cast
 
 from kitchener.sealed_values import is_sealed
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """Any JSON value."""
 
-Payload = dict[str, Any]
+Payload = dict[str, object]
 """A payload as a ledger gives it back, whatever the type of its entry; `payload_as` gives it the shape of its type."""
 
 Sealed = TypedDict("Sealed", {"$sealed": object})

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_by
 from kitchener.runtime.root_layout import LedgerName, ledger_ids
-from kitchener.sealed_values import MARK, is_sealed
+from kitchener.sealed_values import sealing_key_id
 from kitchener.small_files import is_directory, is_file, read_regular, sync_directory, write_private
 
 FORMAT: Final = "kitchener-session/1"
@@ -263,8 +263,8 @@ def _content(path: Path, manifest: Manifest, ho2m: VerifiedPart) -> Iterator[Fol
 
 def kids_in(entry_type: str, payload: Payload) -> set[str]:
     """The ids of the keys under which fields of a stored payload are sealed."""
-    values: Iterable[Any] = (payload.get(name) for name in SEALED_FIELDS.get(entry_type, ()))
-    return {str(value[MARK].get("kid")) for value in values if is_sealed(value) and isinstance(value[MARK], dict)}
+    kids = (sealing_key_id(payload.get(name)) for name in SEALED_FIELDS.get(entry_type, ()))
+    return {kid for kid in kids if kid is not None}
 
 
 def _entry(line: Line) -> FolderEntry:

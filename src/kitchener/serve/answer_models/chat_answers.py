@@ -68,7 +68,7 @@ class ChatChoiceAnswer(DescribedAnswer):
     message: ChatMessageAnswer
     logprobs: None
     finish_reason: Literal["stop", "length", "tool_calls"]
-    """`length`: the model reached its limit of output tokens, so the message is only the beginning of a reply."""
+    """`length`: the message is only a beginning: it reached the limit of output tokens, or a content filter stopped it."""
 
 
 class PromptTokensAnswer(DescribedAnswer):

@@ -64,7 +64,7 @@ class TurnAnswer(DescribedAnswer):
     """The object that `output_schema` asked for; null: none was asked for, or the turn has an `error`."""
     has_output: Literal[True] | None = None
     truncated: Literal[True] | None = None
-    """The model reached its limit of output tokens, so the reply is only a beginning; absent: it is whole."""
+    """The reply is a beginning: it reached the limit of output tokens, or a content filter stopped it; absent: it is whole."""
     session_id: str
     turn_id: str
     intent_id: str | None

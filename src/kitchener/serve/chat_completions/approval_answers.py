@@ -1,4 +1,4 @@
-"""Turns a client's answer about a waiting tool call into the turn that continues after it."""
+"""Tells a chat's user how to answer about a waiting tool call, and turns the answer into the turn that continues after it."""
 
 from functools import partial
 
@@ -6,8 +6,31 @@ from kitchener.actors.approval.given_answer import GivenAnswer
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.errors import UnknownApproval, UnknownSession
 from kitchener.ids import split_approval_id
+from kitchener.records.turn import TurnResult
+from kitchener.runtime import Runtime
+from kitchener.serve.chat_completions.chat_request import how_to_answer
 from kitchener.serve.chat_completions.client_history import SpokenAnswer
 from kitchener.serve.served_turns import ContinuedRun
+
+
+async def told_how(runtime: Runtime, agent_class: str, result: TurnResult) -> str:
+    """What to write after a reply, so that the user knows how to answer about its waiting calls; "": nothing.
+
+    A question that needs more than yes or no cannot be answered in a chat.
+
+    Args:
+        runtime: has the waiting calls
+        agent_class: the agent that replied
+        result: the turn of the reply
+    """
+    if not result.pending_approval:
+        return ""
+    waiting = await runtime.pending_approvals(agent_class, session_id=result.session_id)
+    asked = [each for each in waiting if each.approval_id in result.pending_approval and each.status == "waiting"]
+    plain = [each for each in asked if each.response_schema is None]
+    if not plain:
+        return ""
+    return how_to_answer(plain[0].wo_id if len(plain) == len(asked) > 1 else plain[0].approval_id)
 
 
 async def given_answer(supervisor: HO2Supervisor, subject_id: str, answer: SpokenAnswer) -> tuple[str, ContinuedRun]:

@@ -1,6 +1,6 @@
 """Writes replies in the form of the chat completions API: whole, or as the chunks of a stream. Knows no connection."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from kitchener.records.tools.client_tools import ClientCall
@@ -107,7 +107,11 @@ def turn_fields(result: TurnResult) -> dict[str, object]:
 
 
 async def chunks(
-    heading: Heading, updates: AsyncIterable[Sequence[TurnUpdate]], *, includes_usage: bool
+    heading: Heading,
+    updates: AsyncIterable[Sequence[TurnUpdate]],
+    *,
+    includes_usage: bool,
+    after: Callable[[TurnResult], Awaitable[str]],
 ) -> AsyncGenerator[bytes, None]:
     """The stream of a turn: one piece for the updates that came together, whose text is one chunk.
 
@@ -115,6 +119,7 @@ async def chunks(
         heading: what each chunk begins with
         updates: of the turn, in batches
         includes_usage: whether the client wants the tokens that were used
+        after: what to write after the reply of a turn
     """
     usage = None if includes_usage else ...
     begun = heading.chunk({"role": "assistant", "content": ""}, usage=usage)
@@ -133,6 +138,7 @@ async def chunks(
                 elif isinstance(update, TurnCompleted):
                     reply, calls = update.result.response, update.result.client_calls
                     said += reply[len(sent) :] if reply.startswith(sent) else WITHDRAWN + reply
+                    said += await after(update.result)
                     piece += heading.chunk({"content": said}, usage=usage) if said else b""
                     piece += heading.calls_chunk(calls, usage=usage) if calls else b""
                     piece += heading.chunk({}, _finish(calls, truncated=update.result.truncated), usage=usage)

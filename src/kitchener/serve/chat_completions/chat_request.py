@@ -29,6 +29,7 @@ WITHDRAWN: Final = "\n\n---\n*The text above was withdrawn.*\n\n"
 """Precedes a reply that replaces streamed text. This API cannot withdraw text."""
 STILL_WAITING: Final = "Noted. Other calls of the same message still wait for an answer."
 """The reply to an answer about a tool call after which others are still missing."""
+_TO_ANSWER: Final = "\n\nTo answer here, write `approve "
 
 MAX_MESSAGES: Final = 20_000
 """Most messages of one request."""
@@ -232,8 +233,15 @@ def joined_rounds(texts: Sequence[str]) -> str:
 
 
 def as_sent(reply: str) -> str:
-    """The reply that a client shows, without what was withdrawn before it."""
-    return reply.rpartition(WITHDRAWN.strip())[2].strip()
+    """The reply that a client shows, without what this server put around it."""
+    shown = reply.rpartition(WITHDRAWN.strip())[2].strip()
+    before, is_told, after = shown.rpartition(_TO_ANSWER)
+    return before.strip() if is_told and how_to_answer(after.partition("`")[0]) == f"{is_told}{after}" else shown
+
+
+def how_to_answer(approval_id: str) -> str:
+    """What follows a reply that waits for a person, for a user who knows only the chat."""
+    return f"{_TO_ANSWER}{approval_id}`, or `deny {approval_id} because …`."
 
 
 def chat_text(message: ChatMessage) -> str:

@@ -14,12 +14,13 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.ids import split_approval_id
+from kitchener.records.prompt import CUT_SHORT
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.serve.access.callers import Caller
 from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
-from kitchener.serve.chat_completions.approval_answers import given_answer
+from kitchener.serve.chat_completions.approval_answers import given_answer, told_how
 from kitchener.serve.chat_completions.asked_content import checked_content
 from kitchener.serve.chat_completions.chat_chunks import Heading, chunks, turn_fields, whole_as_chunks
 from kitchener.serve.chat_completions.chat_request import STILL_WAITING, UTILITY, ChatBody, ChatRequest, read_body, read_request
@@ -35,7 +36,13 @@ from kitchener.serve.token_usage import TokenUsage
 
 Asking = Callable[..., Awaitable[TurnResult]]
 """Runs the turn of a message, with or without a `listener`."""
+TellingHow = Callable[[TurnResult], Awaitable[str]]
+"""What to write after a reply about its waiting calls."""
 _UNUSED: Final = TokenUsage()
+
+
+async def _nothing(result: TurnResult) -> str:
+    return ""
 
 
 class CompletionEndpoints:
@@ -111,8 +118,8 @@ class CompletionEndpoints:
         if not body.stream:
             result = await until_gone(request.receive, turn.result, turn.leave)
             assert result is not None
-            return self._whole(heading, result)
-        pieces = chunks(heading, turn, includes_usage=body.includes_usage)
+            return await self._whole(heading, result, self._told_how(caller, supervisor))
+        pieces = chunks(heading, turn, includes_usage=body.includes_usage, after=self._told_how(caller, supervisor))
         headers = ((SESSION_HEADER.lower().encode(), session_id.encode()),)
         return EventStream(pieces, self._config, turn.leave, headers, turn.wait_begun)
 
@@ -174,7 +181,7 @@ class CompletionEndpoints:
     ) -> ASGIApp:
         """The reply of the turn that continues after an answer about a tool call, or with outputs of functions."""
         heading, headers = self._heading(body, session_id), {SESSION_HEADER: session_id}
-        result = None
+        result, told = None, self._told_how(caller_of(request), supervisor)
         if body.stream:
             turn = self._turns.begin(place_of(request), supervisor.agent_class, session_id, give)
             has_turn = await until_gone(request.receive, turn.wait_begun, turn.leave)
@@ -190,9 +197,9 @@ class CompletionEndpoints:
                 return json_response(heading.whole(STILL_WAITING, _UNUSED, calls=calls), headers=headers)
             pieces = whole_as_chunks(heading, STILL_WAITING, _UNUSED, includes_usage=body.includes_usage, calls=calls)
         elif result is not None:
-            return self._whole(heading, result)
+            return await self._whole(heading, result, told)
         else:
-            pieces = chunks(heading, turn, includes_usage=body.includes_usage)
+            pieces = chunks(heading, turn, includes_usage=body.includes_usage, after=told)
         sent = tuple((name.lower().encode(), value.encode()) for name, value in headers.items())
         return EventStream(pieces, self._config, turn.leave, sent)
 
@@ -200,15 +207,21 @@ class CompletionEndpoints:
         work = partial(self._utility.answer, request, body, supervisor, subject_id)
         response = await until_gone(request.receive, work, lambda: None)
         used = TokenUsage.of_call(response.usage)
-        heading, truncated = self._heading(body, "utility"), response.finish_reason == "length"
+        heading, truncated = self._heading(body, "utility"), response.finish_reason in CUT_SHORT
         if not body.stream:
             return json_response(heading.whole(response.text, used, truncated=truncated))
         pieces = whole_as_chunks(heading, response.text, used, includes_usage=body.includes_usage, truncated=truncated)
         return EventStream(pieces, self._config, lambda: None)
 
-    def _whole(self, heading: Heading, result: TurnResult) -> Response:
-        told, used = turn_fields(result), TokenUsage.of_turn(result)
-        sent = heading.whole(result.response, used, told, result.client_calls, truncated=result.truncated)
+    def _told_how(self, caller: Caller, supervisor: HO2Supervisor) -> TellingHow:
+        """Tells how to answer about waiting calls, if the caller may answer."""
+        if "approve" in caller.settings.rights:
+            return partial(told_how, self._runtime, supervisor.agent_class)
+        return _nothing
+
+    async def _whole(self, heading: Heading, result: TurnResult, told_how: TellingHow) -> Response:
+        told, used, text = turn_fields(result), TokenUsage.of_turn(result), result.response + await told_how(result)
+        sent = heading.whole(text, used, told, result.client_calls, truncated=result.truncated)
         return json_response(sent, headers={SESSION_HEADER: result.session_id})
 
     def _agent(self, caller: Caller, model: str) -> HO2Supervisor:

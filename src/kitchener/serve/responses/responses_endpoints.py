@@ -14,6 +14,7 @@ from kitchener.clock import Clock
 from kitchener.config import ServeConfig
 from kitchener.ids import split_approval_id
 from kitchener.ledger import LedgerGroup
+from kitchener.records.prompt import CUT_SHORT
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult, TurnUpdate, UpdateListener
 from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.access.request_names import SESSION_HEADER, named_session
@@ -50,8 +51,8 @@ from kitchener.serve.responses.responses_request import (
 from kitchener.serve.served_turns import ServedTurn, ServedTurns, StreamedRun, joined_text
 from kitchener.serve.token_usage import TokenUsage
 
-ListenedTurn = Callable[[UpdateListener | None], Awaitable[TurnResult]]
-"""Runs the turn of a message."""
+MessageRun = Callable[[UpdateListener | None], Awaitable[TurnResult]]
+"""Runs the turn of a message, and awaits its argument with each update; None: nobody takes its updates."""
 
 
 class _Continuation(NamedTuple):
@@ -196,7 +197,7 @@ class ResponseEndpoints:
         supervisor: HO2Supervisor,
         asked: ResponsesRequest,
         content: MessageContent,
-    ) -> ListenedTurn:
+    ) -> MessageRun:
         """Runs the turn of a message."""
 
         def ask(listener: UpdateListener | None) -> Awaitable[TurnResult]:
@@ -322,7 +323,7 @@ class ResponseEndpoints:
         log.complete(
             answer.text,
             (),
-            status=reply_status(truncated=answer.finish_reason == "length"),
+            status=reply_status(truncated=answer.finish_reason in CUT_SHORT),
             completed_at=self._clock.time_us() // 1_000_000,
             used=TokenUsage.of_call(answer.usage),
         )

@@ -17,6 +17,7 @@ from kitchener.records.prompt import PromptResponse, ToolUse, Usage
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.work_order import WorkOrder
 from tests.actors.executor.executor_kit import PLANNED, SESSION, TURN, Bench, open_bench, response, work_order
+from tests.payloads import payload_of
 
 REPLY = json.dumps({"response_text": "Done."})
 
@@ -138,7 +139,7 @@ async def test_the_model_gets_the_results_of_the_tools_it_asks_for(tmp_path: Pat
     ]
     last_call = entries[5].payload
     assert last_call["part_refs"] == [PLANNED.as_mapping(), *(entries[n].ref.as_mapping() for n in (0, 2, 4))]
-    assert entries[0].payload["response"]["tool_uses"][0]["arguments"] == {"n": 4}
+    assert payload_of(entries[0])["response"]["tool_uses"][0]["arguments"] == {"n": 4}
 
 
 async def test_ho1_exposes_tool_ids_used(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from typing import Any, Final
 import orjson
 import pytest
 
+from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError, ProviderReason
+from kitchener.gateway import LLMGateway, build_providers
 from kitchener.records.prompt import Message, PromptResponse, ToolSpec, ToolUse, Usage
-from tests.gateway.asking import ask
+from tests.gateway.asking import Told, ask
 from tests.gateway.chat_endpoints import endpoint, streamed
-from tests.gateway.fake_server import Answer, error
+from tests.gateway.fake_server import Answer, completion, error, fake_server
 
 LOOK: Final = ToolSpec("look", "Looks", {"type": "object", "properties": {"city": {"type": "string"}}})
 END: Final = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -248,9 +250,19 @@ async def test_a_streamed_refusal_is_told() -> None:
     assert (failure.reason, failure.detail) == ("refused", "I cannot help.")
 
 
-async def test_a_full_context_ends_an_answer_as_a_full_answer_does() -> None:
-    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "model_length"}]}
-    assert (await answer_of(sse(said("Hel"), end))).finish_reason == "length"
+ENDS: Final = {
+    "length": ("length", "model_length", "max_tokens", "MAX_TOKENS", "max_output_tokens"),
+    "stop": ("stop", "STOP", "end_turn", "eos", "stop_sequence"),
+    "content_filter": ("content_filter", "SAFETY", "refusal", "sensitive"),
+    "other": ("something new",),
+}
+
+
+@pytest.mark.parametrize(("expected", "word"), [(expected, word) for expected, words in ENDS.items() for word in words])
+async def test_the_end_of_an_answer_is_understood_in_the_words_of_other_formats(expected: str, word: str) -> None:
+    """Gateways pass on what Anthropic and Google say. Regression: a cut answer was taken for a whole one."""
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": word}]}
+    assert (await answer_of(sse(said("Hel"), end))).finish_reason == expected
 
 
 # --- tool requests ------------------------------------------------------------------------------------------------------
@@ -340,6 +352,15 @@ async def test_tool_requests_of_a_whole_answer_are_told_apart_without_ids(use_id
         first, second = (await provider.complete(ask(tools=(LOOK,)))).tool_uses
     assert (first.arguments, second.arguments) == ({"city": "London"}, {"city": "Rome"})
     assert first.use_id != second.use_id
+
+
+async def test_a_stream_with_its_end_mark_is_whole_without_a_finish_reason() -> None:
+    text = await answer_of(sse(said("Hello"), "data: [DONE]"))
+    assert (text.text, text.finish_reason) == ("Hello", "stop")
+    asked = await answer_of(sse(calls(call("look", LONDON, index=0, id="a")), "data: [DONE]"))
+    assert (asked.tool_uses, asked.finish_reason) == ((BOTH[0],), "tool_use")
+    for begun in (said("Hello"), calls(call("look", LONDON, index=0, id="a"))):
+        assert (await failure_of(sse(begun), streams=True)).reason == "malformed"
 
 
 async def test_a_name_again_with_each_part_of_the_arguments_begins_no_new_request() -> None:
@@ -432,6 +453,44 @@ STREAMED_ERRORS: Final[dict[str, tuple[Answer, ProviderReason, str]]] = {
         "context_length",
         "HTTP 500: too long",
     ),
+    "Anthropic, through a gateway": (
+        sse('event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'),
+        "server_error",
+        "HTTP 503: Overloaded",
+    ),
+    "a code as a text": (sse({"error": {"message": "slow", "code": "429"}}), "rate_limited", "HTTP 429: slow"),
+    "a code with a name": (
+        sse({"error": {"message": "slow", "code": "rate_limit_exceeded"}}),
+        "rate_limited",
+        "HTTP 429: slow",
+    ),
+    "Google's status": (
+        sse({"error": {"message": "slow", "code": None, "status": "RESOURCE_EXHAUSTED"}}),
+        "rate_limited",
+        "HTTP 429: slow",
+    ),
+    "too long, without a code": (
+        sse({"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}),
+        "context_length",
+        "HTTP 500: prompt is too long: 9 tokens > 8 maximum",
+    ),
+    "a policy": (
+        sse({"error": {"message": "no", "code": "content_policy_violation"}}),
+        "refused",
+        "HTTP 500: no",
+    ),
+    "vLLM of before, without `error`": (
+        sse(said("Hel"), {"object": "error", "message": "boom", "type": "BadRequestError", "code": 400}),
+        "bad_request",
+        "HTTP 400: boom",
+    ),
+    "an event error with a bare message": (
+        sse(said("Hel"), 'event: error\ndata: {"message":"boom","code":502}'),
+        "server_error",
+        "HTTP 502: boom",
+    ),
+    "an event error with a text": (sse(said("Hel"), "data: the model\nevent:error"), "server_error", "HTTP 500: the model"),
+    "a web framework": (sse({"detail": "Rate limited"}), "server_error", "HTTP 500: Rate limited"),
     "vLLM": (
         sse(said("Hel"), {"error": {"message": "bad grammar", "type": "BadRequestError", "param": None, "code": 400}}),
         "bad_request",
@@ -445,6 +504,31 @@ async def test_an_error_inside_a_stream_is_told_as_each_server_reports_it(server
     stream, reason, detail = STREAMED_ERRORS[server]
     failure = await failure_of(stream, streams=True)
     assert (failure.reason, failure.detail) == (reason, detail)
+
+
+async def test_an_event_without_choices_is_no_error_though_it_has_a_message() -> None:
+    progress = {"id": "c-1", "object": "progress", "message": "loading the model"}
+    assert (await answer_of(sse(progress, said("Hello"), END))).text == "Hello"
+
+
+async def test_a_whole_answer_that_is_an_error_without_choices_keeps_its_text() -> None:
+    for body in ({"object": "error", "message": "boom"}, {"detail": "boom"}, {"type": "error", "error": {"message": "boom"}}):
+        failure = await failure_of(Answer(orjson.dumps(body)), streams=False)
+        assert (failure.reason, failure.detail) == ("server_error", "HTTP 500: boom")
+
+
+async def test_a_refusal_for_the_rate_that_comes_with_status_200_is_waited_for() -> None:
+    """As a 429 is: without a fallback the call takes the pace that the provider lets through, though it has no retries."""
+    slow = Answer(orjson.dumps({"error": {"message": "slow", "code": "rate_limit_exceeded"}}))
+    async with fake_server(slow, completion("at last")) as server:
+        config = RouterConfig(
+            default_provider="it",
+            providers={"it": ProviderConfig(base_url=server.url, model="m", max_retries=1, backoff_initial_s=0.01)},
+        )
+        told = Told()
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            assert (await gateway.complete(ask(), on_attempt=told)).text == "at last"
+    assert told.lines[1] == "1 failed it rate_limited"
 
 
 async def test_an_answer_that_broke_off_is_no_answer() -> None:
@@ -480,8 +564,9 @@ async def test_an_answer_that_broke_off_is_no_answer() -> None:
             "This model's maximum context length is 8 tokens.",
         ),
         (404, {"error": "model 'm' not found"}, "bad_request", "model 'm' not found"),
+        (404, {"detail": "Not Found"}, "bad_request", "Not Found"),
     ],
-    ids=["Azure", "Groq", "OpenAI", "llama.cpp", "Google", "vLLM", "vLLM, too long", "Ollama"],
+    ids=["Azure", "Groq", "OpenAI", "llama.cpp", "Google", "vLLM", "vLLM, too long", "Ollama", "FastAPI"],
 )
 @pytest.mark.parametrize("streams", [False, True])
 async def test_an_error_answer_is_told_as_each_server_writes_it(

@@ -1,9 +1,11 @@
 """Fields, headers and a query of one's own in a provider's requests (docs/gateway.md)."""
 
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
+import anyio
 import orjson
 import pytest
 
@@ -13,8 +15,8 @@ from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.gateway.routing import check_router
 from tests.gateway.asking import ask, one, refusal_of
-from tests.gateway.chat_endpoints import endpoint, streamed
-from tests.gateway.fake_server import Answer, completion, error, events
+from tests.gateway.chat_endpoints import endpoint, opened, streamed
+from tests.gateway.fake_server import Answer, completion, error, events, fake_server, unanswered
 
 FIELDS: dict[str, Any] = {
     "temperature": 0.6,
@@ -94,6 +96,40 @@ async def test_an_endpoint_that_cannot_be_reached_shows_no_query(monkeypatch: py
         with pytest.raises(ProviderError) as caught:
             await providers["it"].complete(ask())
     assert "9876543210" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("code", ["aB3+dE/fGh1JkLmN0pQr==", "50 % of this & more"])
+async def test_an_endpoint_that_quotes_the_address_of_a_request_shows_no_query(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a key was found only as it stands, not as the address has it."""
+    monkeypatch.setenv("DESK_CODE", code)
+    async with endpoint(query={"code": "env:DESK_CODE"}) as (server, provider):
+        server.respond = lambda hit: error(404, f"no route {hit.path}")
+        with pytest.raises(ProviderError) as caught:
+            await provider.complete(ask())
+    assert caught.value.detail == "HTTP 404: no route /v1/chat/completions?code=***"
+    assert "%" in server.hits[0].path
+
+
+async def test_an_endpoint_that_takes_no_connection_shows_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the client's error, which is the cause of ours, has the whole address."""
+    monkeypatch.setenv("DESK_CODE", "aB3+dE/fGh1JkLmN0pQr==")
+    with unanswered() as url:
+        async with opened(url, query={"code": "env:DESK_CODE"}, timeout_s=0.3) as provider:
+            with pytest.raises(ProviderError) as caught, anyio.fail_after(20):
+                await provider.complete(ask())
+    assert caught.value.reason == "timeout"
+    shown = "".join(traceback.format_exception(caught.value))
+    assert ("aB3" in shown, "in time" in shown) == (False, True)
+
+
+async def test_an_endpoint_that_repeats_the_password_of_its_address_shows_it_to_nobody() -> None:
+    async with fake_server() as server, opened(server.url.replace("//", "//me:pass%2Dword@")) as provider:
+        server.respond = lambda hit: error(401, f"who is {hit.headers['authorization']}, pass-word?")
+        with pytest.raises(ProviderError) as caught:
+            await provider.complete(ask())
+    assert caught.value.detail == "HTTP 401: who is Basic ***, ***?"
 
 
 # --- refused settings ---------------------------------------------------------------------------------------------------

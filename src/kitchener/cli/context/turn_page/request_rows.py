@@ -5,7 +5,7 @@ size is proportional to the conversation.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from kitchener.cli.context.shown_requests import (
     as_readable,
@@ -20,7 +20,7 @@ from kitchener.cli.context.shown_requests import (
 )
 from kitchener.cli.context.turn_page.shapes import Bar, FoldedText, bar_of, folded
 from kitchener.inspection.shown_text import UNREADABLE
-from kitchener.records.entries import ModelAnswer, opened
+from kitchener.records.entries import opened
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import RecordedPrompt
 from kitchener.replaying.comparison import line_diff
@@ -119,7 +119,7 @@ def _piece(number: int, place: int, title: str, text: str, known: dict[tuple[str
 def _answer(prompt: RecordedPrompt) -> FoldedText | None:
     if prompt.answer is None:
         return None
-    answer = cast("ModelAnswer | None", opened(prompt.answer["response"]))
+    answer = opened(prompt.answer["response"])
     if answer is None:
         return folded("answer", UNREADABLE)
     asks = [f"asks for {use['tool_id']} {as_readable(use['arguments'])}" for use in answer["tool_uses"]]

@@ -20,7 +20,7 @@ from kitchener.gateway.providers.checked_answers import (
     estimated_usage,
     object_in,
 )
-from kitchener.gateway.providers.endpoint_errors import reason_of, redacted_line, told_by
+from kitchener.gateway.providers.endpoint_errors import reason_of, redacted_line, status_in, told_by
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import quoted
 from kitchener.records.entries import FinishReason
@@ -28,15 +28,28 @@ from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolUs
 
 _FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
+    "end_turn": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "stop_sequence": "stop",
     "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
     "model_length": "length",
     "content_filter": "content_filter",
+    "prohibited_content": "content_filter",
+    "recitation": "content_filter",
+    "refusal": "content_filter",
+    "safety": "content_filter",
+    "sensitive": "content_filter",
     "tool_calls": "tool_use",
+    "tool_use": "tool_use",
     "function_call": "tool_use",
 }
-"""What OpenAI sends, and Mistral for a full context (`model_length`)."""
-_FAILURES: Final = ("error", "insufficient_system_resource", "abort")
-"""Finish reasons of answers that the server broke off: of OpenRouter and Mistral, DeepSeek, and vLLM."""
+"""What OpenAI sends, in lower case, and what gateways pass on from others: Anthropic, Google, Together, Zhipu, and Mistral, for
+a full context (`model_length`)."""
+_FAILURES: Final = ("error", "insufficient_system_resource", "abort", "network_error")
+"""Finish reasons of answers that the server broke off: of OpenRouter and Mistral, DeepSeek, vLLM, and Zhipu."""
 _CACHE_READS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 """Counts of input tokens that a cache served, as servers name them."""
 _CACHE_WRITES: Final = ("cache_write_tokens", "cache_creation_input_tokens")
@@ -45,6 +58,8 @@ _OF_THOUGHTS: Final = frozenset((*THOUGHTS, DETAILS))
 """Fields of a message that hold thoughts."""
 _TEXT_OF_DETAIL: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
 """The field of a listed thought whose pieces are joined, by its type. Encrypted ones come whole."""
+_ENVELOPE: Final = frozenset(("object", "type", "usage", "id", "model"))
+"""Fields that an event has which is no error, although it has no choices and may have a message."""
 _BEGIN: Final = "<think>"
 _END: Final = "</think>"
 _MAX_HELD: Final = 200
@@ -147,6 +162,8 @@ class AnswerReader:
         answer = body if type(body) is dict else _dict(body, "the answer")
         if error := answer.get("error"):
             raise self._reported(error)
+        if "choices" not in answer and _is_error(answer):
+            raise self._reported(answer)
         if not self._model:
             self._model = _text(answer.get("model"))
         if usage := answer.get("usage"):
@@ -179,8 +196,11 @@ class AnswerReader:
             self._texts.append(rest)
         return rest
 
-    def response(self, *, streamed: bool) -> PromptResponse:
+    def response(self, *, is_whole: bool) -> PromptResponse:
         """Returns the whole answer.
+
+        Args:
+            is_whole: whether it needs no finish reason to be whole: it is no stream, or one with its end mark
 
         Raises:
             ProviderError: it holds neither text nor a tool request
@@ -188,8 +208,9 @@ class AnswerReader:
         """
         if not self._has_choice:
             raise ProviderError(self._provider_id, "empty", "the answer holds no choices")
-        if streamed and self._finish is None:
-            raise UnusableAnswer("malformed", "the stream ended without a finish reason, so the answer may be cut off")
+        if self._finish is None and not is_whole:
+            told = "the stream ended without a finish reason or an end mark, so the answer may be cut off"
+            raise UnusableAnswer("malformed", told)
         text = self._redaction.text("".join(self._texts))
         if self._refusals and not text and not self._calls:
             raise ProviderError(self._provider_id, "refused", redacted_line("".join(self._refusals), self._redaction))
@@ -201,7 +222,7 @@ class AnswerReader:
             text=text,
             tool_uses=self._tool_uses(),
             usage=usage,
-            finish_reason=_FINISH_REASONS.get(self._finish or "stop", "other"),
+            finish_reason=_FINISH_REASONS.get((self._finish or "stop").lower(), "other"),
             served_model=self._model,
         )
         return checked_response(read, self._request, self._provider_id, self._asked, self._redaction)
@@ -293,8 +314,7 @@ class AnswerReader:
 
     def _reported(self, error: object) -> ProviderError:
         """Returns the error that an answer with status 200 reports, as gateways in front of models do."""
-        code = error.get("code") if isinstance(error, dict) else None
-        status = code if type(code) is int and 400 <= code < 600 else 500
+        status = status_in(error)
         detail = redacted_line(told_by(status, error), self._redaction)
         return ProviderError(self._provider_id, reason_of(status, error), detail, status=status)
 
@@ -337,6 +357,12 @@ class _Thoughts:
             return ""
         held, self._held, self.state = self._held, "", "text"
         return held
+
+
+def _is_error(answer: dict[str, object]) -> bool:
+    """Whether an answer without choices is the report of an error, as vLLM and web frameworks in front of models write it."""
+    told = answer.get("message") or answer.get("detail")
+    return bool(told) and ("error" in (answer.get("object"), answer.get("type")) or not _ENVELOPE.intersection(answer))
 
 
 def _dict(value: object, what: str) -> dict[str, object]:

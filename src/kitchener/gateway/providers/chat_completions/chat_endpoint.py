@@ -17,10 +17,10 @@ import anyio
 import orjson
 
 from kitchener.config import ProviderConfig
-from kitchener.errors import ProviderError, ProviderReason
+from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
-from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS, failure_text
+from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS, connection_failure
 from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
@@ -147,7 +147,7 @@ class ChatEndpoint:
             finally:
                 answer.close()
             reader.rest()
-            return reader.response(streamed=False)
+            return reader.response(is_whole=True)
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
             raise self._failure(error) from hide(error, self._redaction)
 
@@ -159,13 +159,13 @@ class ChatEndpoint:
         Raises:
             ProviderError: there was no usable answer, or it was cut off
         """
-        reader, pieces, is_streamed = self._reader(request), RedactedPieces(self._redaction), True
+        reader, pieces, is_whole = self._reader(request), RedactedPieces(self._redaction), False
         try:
             answer = await self._post(request, streams=True)
             try:
                 while bodies := await answer.read():
-                    is_streamed = answer.are_events  # some servers answer as a whole
-                    text, is_over, failure = _read(reader, bodies, are_events=is_streamed)
+                    text, is_over, failure = _read(reader, bodies, are_events=answer.are_events)
+                    is_whole = is_over or not answer.are_events  # some servers answer as a whole
                     if text and (shown := pieces.take(text)):
                         yield TextPiece(1, shown)
                     if failure is not None:
@@ -177,7 +177,7 @@ class ChatEndpoint:
                 answer.close()
             if text := pieces.take(reader.rest()) + pieces.rest():
                 yield TextPiece(1, text)
-            yield reader.response(streamed=is_streamed)
+            yield reader.response(is_whole=is_whole)
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
             raise self._failure(error) from hide(error, self._redaction)
 
@@ -222,9 +222,7 @@ class ChatEndpoint:
                 status=error.status,
                 retry_after_s=error.retry_after_s,
             )
-        reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
-        detail = failure_text(error).replace(self._transport.url, "the endpoint")
-        return ProviderError(self._provider_id, reason, redacted_line(detail, self._redaction))
+        return connection_failure(self._provider_id, error, self._transport.url, self._redaction)
 
 
 def _read(
@@ -260,8 +258,8 @@ def _status_text(error: StatusError) -> str:
 
 def _refused_field(error: StatusError, content: bytes) -> OptionalField | None:
     """Returns the optional field of a request that an error names as its cause; None: none of them."""
-    if error.status not in (400, 422):
-        return None
+    if error.status not in (400, 422) or reason_of(error.status, error.body) == "context_length":
+        return None  # an error about the context names `max_tokens` as a part of it
     body = error_in(error.body)
     named = body.get("param") if isinstance(body, dict) else None
     text = told_by(error.status, error.body)

@@ -21,15 +21,18 @@ from aiohttp.http import HttpProcessingError, RawResponseMessage
 from yarl import URL
 
 from kitchener.connection_problems import problem_of_socket, told_of_connect
+from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway.providers.authorities import trust_nobody
 from kitchener.gateway.providers.endpoint_errors import (
     CUT_OFF,
     LOST,
     NO_CONNECTION_IN_TIME,
     NOT_ANSWERED,
+    redacted_line,
     told_of_protocol,
     told_of_proxy,
 )
+from kitchener.gateway.providers.redaction import Redaction
 
 IDLE_S: Final = 90.0
 """How long a connection is kept for the next call, seconds."""
@@ -194,7 +197,8 @@ class OwnConnections:
             try:
                 connection = await self._connector.connect(self._request, [], self._timeout)
             except TimeoutError as error:
-                raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._request.url}") from error
+                # Names the host alone: the query may hold a key.
+                raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._request.url.host}") from error
             protocol = connection.protocol
             if protocol is None or protocol not in self._used or not (protocol.should_close or _has_unread(protocol)):
                 return connection
@@ -280,4 +284,20 @@ def failure_text(error: Exception) -> str:
             return told_of_proxy(error.status, error.message)
         case aiohttp.ClientResponseError():
             return told_of_protocol(error.message.partition("\n")[0].rstrip(":"))
+        case aiohttp.ClientConnectionError() if type(error) is aiohttp.ClientConnectionError:
+            return str(error) or LOST
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def connection_failure(provider_id: str, error: Exception, url: str, redaction: Redaction) -> ProviderError:
+    """The error of a provider for one of `TRANSPORT_ERRORS`.
+
+    Args:
+        provider_id: names the provider
+        error: what happened
+        url: where the request went. The text does not repeat it
+        redaction: removes keys from the text
+    """
+    reason: ProviderReason = "timeout" if isinstance(error, TimeoutError) else "connection"
+    detail = failure_text(error).replace(url, "the endpoint")
+    return ProviderError(provider_id, reason, redacted_line(detail, redaction))

@@ -155,13 +155,14 @@ async def open_transport(
         provider_id: the provider's id in the configuration, for errors
         config: the provider's settings
         sent: the API key, and what is sent beside it
-        redaction: the password of a proxy is added to it
+        redaction: the passwords of the address and of a proxy are added to it
         path: what is asked for, under the endpoint's root
 
     Raises:
         ConfigError: a proxy, the key or the certificate authorities cannot be used
     """
     base = config.base_url or ""
+    redaction.note_login(base)
     url = f"{base.rstrip('/')}/{path}{'?' if sent.query else ''}{urlencode(sent.query)}"
     target = PoolTarget(
         url=url,
