@@ -12,7 +12,7 @@ from kitchener.errors.nested import with_causes
 
 
 def told_of_connect(host: str, port: object, error: OSError, *, is_proxy: bool = False) -> str:
-    """Returns why there is no connection to an address, of which only host and port are shown: the rest may be long."""
+    """Returns why there is no connection to an address. Shows only its host and port, because the rest may be long."""
     place = f"{host}:{port}"
     match error:
         case ssl.SSLCertVerificationError():

@@ -66,4 +66,4 @@ class ApprovalConfig(Settings):
     expires_s: Annotated[int, Field(ge=1, le=31_536_000)] = 86_400
     """How long a request waits for an answer, seconds. A day."""
     max_pending: Annotated[int, Field(ge=0, le=1_000)] = 16
-    """Requests of one session that may wait. A further call is refused, and the model is told."""
+    """Requests of one session that may wait. A further call is refused, and the model reads why."""

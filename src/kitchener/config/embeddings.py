@@ -47,7 +47,7 @@ class EmbeddingsConfig(Settings):
 
     @property
     def pause_s(self) -> float:
-        """How long nobody is asked for vectors after a failure, seconds, so that failures take little of the time."""
+        """Seconds without requests for vectors after a failure, so that failures take little of the time."""
         return 60 * self.deadline_s
 
     @property

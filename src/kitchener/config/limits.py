@@ -74,7 +74,7 @@ class LimitsConfig(Settings):
 
 
 class ToolLimits(Settings):
-    """`[agents.<class>.tool_limits.<name>]`: the limits of the tools of one name, where they are not those of the class."""
+    """`[agents.<class>.tool_limits.<name>]`: limits of the tools of one name that differ from the class's."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Calls of the tool that run at a time, over all sessions. Further ones wait within their time limit. None: no limit."""

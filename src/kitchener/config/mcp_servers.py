@@ -26,7 +26,7 @@ class McpServerConfig(Settings):
     args: tuple[str, ...] = ()
     """Arguments of `command`."""
     cwd: str | None = None
-    """Working directory of `command`. None: that of this process."""
+    """Working directory of `command`. None: this process's directory."""
     env: dict[Name, str] = Field(default_factory=dict)
     """Further environment variables of `command`, each a reference: `env:NAME` or `file:/path`."""
     url: str | None = None

@@ -187,7 +187,7 @@ class ModelPrice(Settings):
 
 
 def price_of(prices: Mapping[str, ModelPrice], provider_id: str, model_id: str) -> ModelPrice | None:
-    """Returns the price of a model at a provider, else that of the model anywhere; None: it is unknown."""
+    """Returns the price of a model at a provider, else the model's price at any provider; None: it is unknown."""
     return prices.get(f"{provider_id}/{model_id}") or prices.get(model_id)
 
 

@@ -134,9 +134,9 @@ class ModelChoice(Settings):
     """`[agents.<class>.models.<type>]`: the provider and model of one type of work order."""
 
     provider: Name | None = None
-    """Provider to ask, whatever the routes say. None: that of the class."""
+    """Provider to ask, whatever the routes say. None: the class's provider."""
     model: Name | None = None
-    """Model to ask for, whatever the routes say. None: that of the class, if its provider is the same."""
+    """Model to ask for, whatever the routes say. None: the class's model, if its provider is the same."""
 
 
 class ModelsConfig(Settings):
@@ -145,11 +145,11 @@ class ModelsConfig(Settings):
     provider: Name | None = None
     """Provider that this class asks, whatever the routes say. None: the one that the routes give."""
     model: Name | None = None
-    """Model that this class asks for, whatever the routes say. None: that of the route or of the provider."""
+    """Model that this class asks for, whatever the routes say. None: the model of the route or of the provider."""
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    """Sampling temperature of replies, 0 to 2. None: that of the contract. A retry of a rejected reply uses 0."""
+    """Sampling temperature of replies, 0 to 2. None: the contract's. A retry of a rejected reply uses 0."""
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Longest reply, tokens. None: that of the contract."""
+    """Longest reply, tokens. None: the contract's."""
     domain_tags: tuple[Name, ...] = ()
     """Tags of all work orders of this class, for `[router.domain_tag_routes]`. They come before the tag of the type."""
     models: dict[ModelTask, ModelChoice] = Field(default_factory=dict)
@@ -290,13 +290,13 @@ class LearningConfig(Settings):
     ho3_enabled: bool = False
     """Whether this class uses long-term memory: it learns from its subjects' turns, and the model sees what was learned."""
     ho3_memory_dir: str | None = None
-    """Directory of the memory's ledgers. None: that of `[memory]`."""
+    """Directory of the memory's ledgers. None: the directory of `[memory]`."""
     ho3_gate_count_threshold: Positive = 5
-    """Overrides `[memory] gate_count_threshold` for this class. Where it is left out, that of `[memory]` holds."""
+    """Overrides `[memory] gate_count_threshold` for this class. Without it, the value of `[memory]` holds."""
     ho3_gate_session_threshold: Positive = 3
-    """Overrides `[memory] gate_session_threshold` for this class. Where it is left out, that of `[memory]` holds."""
+    """Overrides `[memory] gate_session_threshold` for this class. Without it, the value of `[memory]` holds."""
     ho3_gate_window_hours: Annotated[int, Field(ge=1, le=87_600)] = 168
-    """Overrides `[memory] gate_window_hours` for this class. Where it is left out, that of `[memory]` holds."""
+    """Overrides `[memory] gate_window_hours` for this class. Without it, the value of `[memory]` holds."""
     ho3_bias_budget: TokenCount = 2_000
     """Tokens of learned lines shown in one turn, four characters to the token."""
     consolidation: Literal["auto", "manual"] | None = None

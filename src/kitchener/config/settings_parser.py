@@ -37,7 +37,7 @@ class Settings(DescribedModel):
     """Keys of earlier versions, each with its replacement."""
 
     def __init__(self, **given: object) -> None:
-        """Raises a `ConfigError` for a wrong value or an unknown key, like `parse_settings` for those of a file."""
+        """Raises a `ConfigError` for a wrong value or an unknown key, as `parse_settings` does for a file."""
         try:
             super().__init__(**given)
         except ValidationError as error:

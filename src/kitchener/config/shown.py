@@ -108,7 +108,7 @@ def described(value: object) -> str:
 
 
 def described_name(name: str) -> str:
-    """Describes an unknown name, such as that of a provider: in quotes if it is a short word, otherwise by its length."""
+    """Describes an unknown name, such as a provider's: in quotes if it is a short word, otherwise by its length."""
     return repr(name) if _HARMLESS.fullmatch(name) else described(name)
 
 

@@ -35,7 +35,7 @@ class UnsupportedPart(CallerError):
 
 
 class UnknownSession(CallerError):
-    """No session of this id is in the agent class's ledger, nor in that of `others` that were searched after it."""
+    """No session of this id is in the agent class's ledger, nor in the ledgers of `others`, which were searched after it."""
 
     def __init__(self, session_id: str, agent_class: str, others: Sequence[str] = ()) -> None:
         self.session_id: str = session_id

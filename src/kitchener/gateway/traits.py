@@ -31,6 +31,6 @@ _REMOTE = ProviderTraits()
 
 
 def traits_of(provider: Provider) -> ProviderTraits:
-    """Returns the provider's own traits, or those of a remote service."""
+    """Returns the provider's own traits, or a remote service's traits if it has none."""
     traits = getattr(provider, "traits", _REMOTE)
     return traits if isinstance(traits, ProviderTraits) else _REMOTE

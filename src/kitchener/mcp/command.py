@@ -207,7 +207,7 @@ class LongLine:
 
 
 class LineReader:
-    """Splits a stream of bytes into lines, each part of which is looked at once.
+    """Splits a stream of bytes into lines, and looks at each byte once.
 
     Args:
         limit: longest line, bytes

@@ -309,7 +309,7 @@ async def _address(library: "_Library", stack: AsyncExitStack, settings: McpServ
 
 @asynccontextmanager
 async def _watched(transport: "Transport", state: ConnectionState, library: "_Library") -> AsyncIterator["TransportStreams"]:
-    """A transport that tells when nothing can be read from it any more, and sends nothing of the program's trace."""
+    """A transport that reports when it can no longer be read, and sends nothing of the program's trace."""
     async with transport as (incoming, outgoing):
         if state.errors is not None:
             state.errors.close()  # the command has its own end of the pipe, and nothing is left to read when it ends

@@ -33,7 +33,7 @@ class ConnectionState:
         self.errors: TextIO | None = None
         """Where a command writes its standard error to; None: there is no command."""
         self.is_silent = anyio.Event()
-        """Set when nothing can be read from the standard error any more; from the beginning for a server without a command."""
+        """Set when the standard error can no longer be read; from the beginning for a server without a command."""
         self.listed: list[Mapping[str, object]] = []
         """The newest page of tools, as the server wrote it."""
 

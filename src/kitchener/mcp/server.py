@@ -237,7 +237,7 @@ class McpServer:
         return problem
 
     async def _follow(self, connection: Connection) -> None:
-        """Lets the server tell when its tools change. What it told between two streams is lost, so the list is read again."""
+        """Lets the server report changes of its tools. After each stream it reads the list again, in case one was missed."""
         is_told = False
         while True:
             pause_s = _RELIST_PAUSE_S

@@ -268,7 +268,7 @@ _effective = attrgetter("effective_us")
 
 
 class OverlayHistory:
-    """The records of one artifact, in the order in which they took effect; those of one moment in the order of the ledger."""
+    """The records of one artifact, in the order in which they took effect; at the same moment, in the ledger's order."""
 
     __slots__ = ("_begun_us", "records")
 

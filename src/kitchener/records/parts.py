@@ -21,7 +21,7 @@ class FilePart:
     media_type: str | None = None
     """Such as `application/pdf`; must fit the content. None: recognised from the content."""
     name: str | None = None
-    """The name that the model is told. None: the file's own name, or `image` or `file`."""
+    """The name that the model reads. None: the file's own name, or `image` or `file`."""
 
     def __repr__(self) -> str:
         source = f"{len(self.source):,} bytes" if isinstance(self.source, bytes) else repr(str(self.source))
@@ -50,7 +50,7 @@ class StoredPart(NamedTuple):
     """An image or a file as its `PART_ATTACHED` entry names it."""
 
     name: str
-    """The name that the model is told; `[erased]` if its key is gone."""
+    """The name that the model reads; `[erased]` if its key is gone."""
     media_type: str
     size: int
     """Bytes of the content."""

@@ -129,7 +129,7 @@ class RecordedGateway:
         raise failure
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncIterator[StreamItem]:
-        """The recorded answer as a stream of one item, because nobody watches a replay."""
+        """The recorded answer as a stream of one item, because no user watches a replay."""
         yield await self.complete(request, on_attempt=on_attempt)
 
     async def _answer(self, request: PromptRequest) -> PromptResponse:

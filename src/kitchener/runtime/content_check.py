@@ -37,7 +37,7 @@ class ContentReport(NamedTuple):
     """The state of the images and files of a root."""
 
     parts: int
-    """Number of entries that name an image or a file, without those of erased subjects."""
+    """Number of entries that name an image or a file. Entries of erased subjects do not count."""
     faults: tuple[ContentFault, ...]
     orphans: tuple[Path, ...]
     """Files that no entry names."""
@@ -116,7 +116,7 @@ async def remove_orphans_beside(config: RuntimeConfig, store: ContentStore) -> t
 
 
 async def recorded_parts(config: RuntimeConfig) -> AsyncIterator[RecordedPart]:
-    """Yields every recorded image and file, except those of subjects erased later."""
+    """Yields every recorded image and file whose subject was not erased later."""
     for path in supervisors_ledgers(config).values():
         found = dict[str, list[RecordedPart]]()
         async with LedgerReader.open(path, index_dir=index_dir(config), sealer=sealer_of(config)) as reader:

@@ -29,7 +29,7 @@ from kitchener.signing import Signer, load_signer
 from kitchener.small_files import is_directory, is_there
 
 LedgerName = Literal["ho2m", "ho1m", "context", "signals", "overlays"]
-"""The ledgers of one agent class. It may share those of the memory, `signals` and `overlays`, with other classes."""
+"""The ledgers of one agent class. Several classes may share the ledgers of the memory, `signals` and `overlays`."""
 
 INDEX_KEYS: Final[Mapping[LedgerName, IndexKeys]] = {"ho2m": index_keys, "signals": signal_keys, "overlays": overlay_keys}
 """The index keys of each ledger's entries. The other ledgers have none."""
@@ -78,7 +78,7 @@ def signer_of(loaded: LoadedConfig) -> Signer | None:
 
 
 def agent_of(config: RuntimeConfig, agent_class: str) -> HO2Config:
-    """The settings of an agent class. A class without a table has those of `[agents.default]`, or the defaults."""
+    """The settings of an agent class. A class without a table has the settings of `[agents.default]`, or the defaults."""
     if (found := config.agents.get(agent_class)) is not None:
         return found
     inherited = config.agents.get(INHERITED, HO2Config())

@@ -166,7 +166,7 @@ class Runtime:
     async def pending_approvals(
         self, agent_class: str = DEFAULT_AGENT, *, session_id: str | None = None, subject_id: str | None = None
     ) -> list[ApprovalInfo]:
-        """The tool calls of an agent class that wait for a person, oldest first, and those of the agents that it asked.
+        """The tool calls that wait for a person, oldest first: calls of an agent class and of the agents that it asked.
 
         The supervisor of their `agent_class` takes the answers. Calls that wait for the client that runs them are left out.
 

@@ -182,7 +182,7 @@ class SyncRuntime:
         return self.call(answered)
 
     async def _answering(self, approval_id: str) -> HO2Supervisor:
-        """The supervisor that takes the answer to a request: that of the conversation, or of an agent that it asked."""
+        """The supervisor that takes the answer to a request: the conversation's, or an agent's that it asked."""
         session_id = split_approval_id(approval_id)[0]
         classes = dict.fromkeys((self._agent_class, *self.runtime.config.class_names))
         for agent_class in classes if session_id != self.session_id else ():

@@ -29,7 +29,7 @@ Pair = tuple[object, object]
 _PlaceInValue = str | int | tuple[str]
 """Where a value stands in the one that holds it: a name, a position, or a name that is itself checked, in a tuple."""
 _Below = tuple[object, object, _PlaceInValue | None]
-"""A schema, a value, and where the value stands in that of the pair above; None: it is that of the pair above."""
+"""A schema, a value, and the value's place in the value of the pair above; None: both pairs have the same value."""
 
 
 def refers(schema: object) -> bool:
@@ -157,7 +157,7 @@ def _shared(named: Mapping[str, object], value: Mapping[str, object], positions:
 
 
 def _listed(schema: Mapping[str, object], keys: Iterable[str]) -> Iterator[object]:
-    """The schemas at these keys, each of which has one or a list."""
+    """The schemas at these keys. A key has one schema or a list of schemas."""
     for key in keys:
         found = schema.get(key)
         if isinstance(found, list):

@@ -35,7 +35,7 @@ _ERASURES: Final = "erasing"
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """An unfinished erasure. The subject's key encrypts and decrypts nothing any more."""
+    """An unfinished erasure. The subject's key can no longer encrypt or decrypt."""
 
     subject_id: str
     """The subject to erase."""

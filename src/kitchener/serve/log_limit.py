@@ -23,7 +23,7 @@ _SERVER: Final = "kitchener.serve."
 _KIND_FIELDS: Final = ("error", "address")
 """Fields of an event with the cause of an error. Lines of one text with different causes are of different kinds."""
 MAX_KINDS: Final = 1_024
-"""Kinds of lines in a minute that are told apart by their fields, too."""
+"""Most kinds of lines in a minute that differ only in their fields; beyond it, only the texts of lines are compared."""
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class LogLimit(logging.Filter):
 async def limited(
     loggers: Sequence[logging.Logger], lines_per_minute: int, *, clock: Clock | None = None
 ) -> AsyncIterator[None]:
-    """Bounds what these loggers and those of this library pass on until the block ends.
+    """Bounds what these loggers and this library's loggers pass on until the block ends.
 
     Args:
         loggers: which ones besides, those of the HTTP server and of its event loop

@@ -52,7 +52,7 @@ class Served(NamedTuple):
     status: int = 200
     """Of an answer that is no error."""
     errors: tuple[int, ...] = ()
-    """Statuses of errors besides those of every operation."""
+    """Statuses of errors in addition to the ones that every operation may have."""
     streams: bool = False
     """Whether the answer may be a stream of events."""
     gives: type[BaseModel] | None = None

@@ -209,7 +209,7 @@ def problem_for(error: Exception, asked_for: str = "this") -> Problem:
 
 
 _SAME_TEXTS: Final[Mapping[ProblemCode, str]] = {"session_not_found": "there is no session of this id for this key"}
-"""Texts in place of those of errors whose difference would say whether something exists."""
+"""Replaces the texts of errors whose difference would reveal whether something exists."""
 _OF_THE_MACHINE: Final = (LedgerClockError, SealingError)
 """Errors whose texts name ledgers, files, subjects and times, never what was said. An operator can mend their cause."""
 INTERNAL: Final[tuple[int, ProblemCode]] = (500, "internal_error")

@@ -89,7 +89,7 @@ class RequestReader(HttpToolsProtocol):
             super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or after the body a trailer: those are no headers, and nobody reads them."""
+        """A header or, after the body, a trailer, which is ignored."""
         if not self.is_in_body:
             super().on_header(name, value.rstrip(b" \t"))  # the parser removes only the white space before it
 

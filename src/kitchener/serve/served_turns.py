@@ -28,7 +28,7 @@ _log = get_logger(__name__)
 StreamedRun = Callable[[UpdateListener], Awaitable[TurnResult | None]]
 """Runs a turn, awaits its argument with each update, and returns the result; None: there is no turn yet."""
 ContinuedRun = Callable[[UpdateListener | None], Awaitable[TurnResult | None]]
-"""Answers tool calls, and returns the result of the turn that continues; as the argument, None: nobody takes its updates."""
+"""Answers tool calls, and returns the result of the turn that continues; as the argument, None: its updates are not read."""
 WholeRun = Callable[[], Awaitable[TurnResult | None]]
 """Runs a turn without updates, and returns the result; None: there is no turn yet."""
 
@@ -137,7 +137,7 @@ class ServedTurn:
             self._scope.cancel()
 
     def stop_reading(self) -> None:
-        """Notes that nobody takes updates any more; the turn then no longer waits for room."""
+        """Notes that updates are no longer read; the turn then no longer waits for room."""
         self._has_reader = False
         self._room.set()
 
@@ -240,7 +240,7 @@ class ServedTurns:
         return self._start(place, turn, lambda: turn.run_streamed(begin))
 
     def begin_whole(self, place: RequestPlace, agent_class: str, session_id: str, begin: WholeRun) -> ServedTurn:
-        """Begins a turn of which only the result is wanted. It keeps the place of its request."""
+        """Begins a turn whose updates are not wanted, only its result. It keeps the place of its request."""
         turn = self._turn(agent_class, session_id)
         return self._start(place, turn, lambda: turn.run_whole(begin))
 

@@ -18,7 +18,7 @@ from kitchener.telemetry.captured_content import attribute_json, content_of, fin
 from kitchener.telemetry.spans import AttributeValue, OpenSpan, Tracing
 
 MAX_SERVED_MODELS: Final = 32
-"""Most names that a provider's answers give its models, each of which is a new label of the metrics."""
+"""Most model names taken from a provider's answers. Each name is a new label of the metrics."""
 _NAME: Final = re.compile(r"[\w.:/@+-]{1,128}", re.ASCII)
 """What an answer may call its model here. Any other text might be words of a person, which the provider repeats."""
 

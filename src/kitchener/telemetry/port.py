@@ -40,7 +40,7 @@ class Telemetry(Protocol):
 
 @contextmanager
 def chosen_telemetry(config: TelemetryConfig, given: Telemetry | None) -> Iterator[Telemetry | None]:
-    """Gives the telemetry for the block, in which log events have the ids of their span; None: nobody asked for it.
+    """Gives the telemetry for the block, in which log events have the ids of their span; None: it is off.
 
     Args:
         config: the settings

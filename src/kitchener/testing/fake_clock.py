@@ -2,7 +2,7 @@
 
 
 class FakeClock:
-    """A time of day that moves only when told to. It is a `kitchener.clock.Clock`.
+    """A time of day that moves only when a test advances it. It is a `kitchener.clock.Clock`.
 
     Args:
         time_us: where it starts, microseconds since the Unix epoch; the default is 2026-01-01T00:00:00Z

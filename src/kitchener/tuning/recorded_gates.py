@@ -150,7 +150,7 @@ class _Fold:
                 self._checks.append(GateCheck(each, as_of_us, number, *self._first[each], tally, imported, gate.reason))
 
     def _number_of(self, turn: _TurnKey) -> int:
-        """The turn's number; for a signal without a turn, that of the newest turn."""
+        """The turn's number; for a signal without a turn, the newest turn's number."""
         return self._turns[turn.turn_id] if turn.turn_id is not None else max(1, len(self._turns))
 
     def _catch_up(self, logged_us: int) -> None:
@@ -187,7 +187,7 @@ class _Fold:
         )
 
     def _taken_back(self) -> dict[str, LineFate]:
-        """The signals whose line a person withdrew and nobody restored."""
+        """The signals whose line a person withdrew and did not restore."""
         signal_of: dict[str, str] = {}
         weights: dict[str, float] = {}
         gone: dict[str, None] = {}

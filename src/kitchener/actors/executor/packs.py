@@ -153,7 +153,7 @@ class PromptPart:
             raise PromptError(f"the prompt pack cannot be rendered: a variable or key is missing: {error}") from error
 
     def render_with_engine(self, variables: Variables, emit: Emit) -> str:
-        """Renders the part with the template engine. The text equals that of `render`."""
+        """Renders the part with the template engine. The text equals what `render` returns."""
         try:
             return self._template.render({**variables, _EMIT: emit})
         except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:

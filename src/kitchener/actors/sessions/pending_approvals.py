@@ -26,7 +26,7 @@ class WaitingRequest:
     is_of_client: bool = False
     """Whether it waits for the client that runs the tool, not for a person."""
     decision: ApprovalDecision | None = None
-    """The answer; None: nobody has answered."""
+    """The answer; None: there is no answer yet."""
 
 
 @dataclass(slots=True)

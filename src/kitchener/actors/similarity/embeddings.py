@@ -187,7 +187,7 @@ class Embeddings:
         return held
 
     def _count(self, held: _Held) -> None:
-        """Counts a history's vectors. While there are too many, drops those of the least recently used history."""
+        """Counts a history's vectors. While there are too many, drops the vectors of the least recently used history."""
         if self._held.get(id(held.words())) is not held:  # it was dropped in the meantime
             return
         self._total += held.vectors.held - held.counted

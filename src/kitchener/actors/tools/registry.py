@@ -63,7 +63,7 @@ class ToolRegistry:
     ) -> None:
         self._limits = ToolCallLimits(limits)
         self.functions: tuple[RunnableTool, ...] = tuple(_as_tool(each) for each in tools)
-        """The tools that are neither built in nor those of a source that `replace` can change."""
+        """The tools that are not built in and do not belong to a source that `replace` can change."""
         self._replaceable: dict[ToolSource, tuple[RunnableTool, ...]] = dict.fromkeys(replaceable, ())
         self.replaceable: tuple[ToolSource, ...] = tuple(self._replaceable)
         """The sources whose tools `replace` can change."""

@@ -221,7 +221,7 @@ def _wants_alternative(found: _Evidence) -> bool:
 
 
 def _introduces(found: _Evidence) -> bool:
-    """Whether the message requests a thing that nobody has spoken of: "find me a plumber", "I also need some paint"."""
+    """Whether the message requests a thing that was not mentioned before: "find me a plumber", "I also need some paint"."""
     if found.question in ("detail", "confirm") or table.ALTERNATIVE_PHRASES.search(found.text):
         return False
     return any(

@@ -13,7 +13,7 @@ from kitchener.records.events import ENTRY_IMPORTED, IMPORTED_TYPES
 
 
 class ImportedEntry(StoredEntry):
-    """An entry of another root. `ref`, `timestamp` and `body` are those of that root; `seq` is its number in this ledger."""
+    """An entry of another root. `ref`, `timestamp` and `body` are from that root; `seq` is its number in this ledger."""
 
     __slots__ = ("holder",)
 

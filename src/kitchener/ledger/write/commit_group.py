@@ -74,7 +74,7 @@ class _Round:
         self.failure: LedgerWriteError | None = None
         """What its callers get; None: it has not failed."""
         self.fault: BaseException | None = None
-        """An error of this program that nobody has raised yet."""
+        """An error of this program that has not been raised yet."""
 
 
 _Cuts = list[tuple[GroupMember, list[StoredEntry]]]

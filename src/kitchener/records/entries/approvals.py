@@ -55,7 +55,7 @@ class ApprovalResolvedPayload(CommonPayload):
     decision: ApprovalDecision
     scope: ApprovalScope
     override_args: NotRequired[Mapping[str, object] | Sealed]
-    """The arguments to use in place of the model's; absent: those of the model."""
+    """The arguments to use in place of the model's; absent: the model's."""
     answer: NotRequired[Json | Sealed]
     """What the person answered to the tool's question, or the output of the client's tool; absent: nothing, or null."""
     message: NotRequired[SealedText]

@@ -64,7 +64,7 @@ class IntentAbandonedPayload(CommonPayload):
 
 
 class IntentRetiredPayload(CommonPayload):
-    """`INTENT_RETIRED`: the intent is of no use any more. Kitchener reads it and does not write it."""
+    """`INTENT_RETIRED`: the intent is no longer of use. Kitchener reads it and does not write it."""
 
     intent_id: str
     reason: SealedText

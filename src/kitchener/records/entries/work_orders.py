@@ -173,7 +173,7 @@ class WorkOrderAbandonedPayload(CommonPayload):
 
 
 class WorkOrderRetiredPayload(CommonPayload):
-    """`WO_RETIRED`: the work order is of no use any more. Kitchener reads it and does not write it."""
+    """`WO_RETIRED`: the work order is no longer of use. Kitchener reads it and does not write it."""
 
     wo_id: NotRequired[str]
     reason: str

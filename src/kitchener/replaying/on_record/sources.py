@@ -96,7 +96,7 @@ class RecordedSources:
         )
 
     def tool_definitions(self) -> list[ToolDefinition]:
-        """Each recorded tool, as models were told of it."""
+        """Each recorded tool, as requests described it to models."""
         return [json.loads(text) for (kind, _), text in self.texts.items() if kind == "tool"]
 
     def for_requests(self) -> RequestSources:
@@ -196,7 +196,7 @@ class RecordedConfigurations:
         self._known: dict[str, RecordedSources | None] = {}
 
     async def of(self, entries: Iterable[StoredEntry]) -> dict[str, RecordedSources]:
-        """Returns those of the turns among the entries of a session, where they can be read."""
+        """Returns the sources of the turns that the entries of a session record, where they can be read."""
         starts = (payload_as(TurnStartedPayload, each.payload) for each in entries if each.entry_type == events.TURN_STARTED)
         named = dict.fromkeys(each["config_hash"] for each in starts if each.get("config_hash"))
         for config_hash in named.keys() - self._known:

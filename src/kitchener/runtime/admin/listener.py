@@ -85,7 +85,7 @@ class AdminListener:
         await self._ended.wait()
 
     def abandon(self) -> None:
-        """Removes the socket, which nobody listens on any more. Blocks for a few calls of the system."""
+        """Removes the socket, which is no longer listened on. Blocks for a few calls of the system."""
         claimed, self._claimed = self._claimed, None
         if claimed is not None:
             claimed.sock.close()

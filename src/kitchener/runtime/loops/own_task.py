@@ -48,7 +48,7 @@ class OwnTask:
     async def explained(
         self, error: BaseExceptionGroup[BaseException] | RuntimeError, body_error: Exception | None
     ) -> BaseException | None:
-        """Returns the error to raise in place of that of the task group; None: there is nothing wrong.
+        """Returns the error to raise in place of the task group's; None: there is nothing wrong.
 
         Args:
             error: what the task group says

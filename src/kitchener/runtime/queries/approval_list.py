@@ -37,7 +37,7 @@ class ApprovalInfo:
     abandoned: str | None
     """Why its work order was abandoned; None: it was not."""
     is_over: bool
-    """Whether its session has ended, so that no answer is accepted any more."""
+    """Whether its session has ended, so that no answer is accepted."""
     now: str
     """The time of the query, ISO."""
 
@@ -99,7 +99,7 @@ class ApprovalInfo:
 
     @property
     def is_of_client(self) -> bool:
-        """Whether it is the call of a client's tool, which nobody approves."""
+        """Whether it is the call of a client's tool, which needs no approval."""
         return self.request["reason"] == "client_tool"
 
     @property

@@ -172,7 +172,7 @@ class SubjectAllowances:
 
 
 class RequestPlace:
-    """The place of a request among those of its key and its subject. A turn that it began keeps the place until it ends.
+    """The place of a request in the counts of its key and its subject. A turn that it began keeps the place until it ends.
 
     Args:
         allowances: what the request counts for: the allowance of its subject, if that has one, and that of its key

@@ -131,7 +131,7 @@ class Guard:
         return self._callers.of(key, address_of(scope, self._config.trusted_proxies))
 
     def _subject(self, scope: Scope, caller: Caller) -> str | RequestRefused:
-        """Whom a request is for, or why it is for nobody, which only operations that need a subject are refused for."""
+        """The subject of a request, or why it has none. Only operations that need a subject are then refused."""
         try:
             return self._subjects.of(Headers(scope=scope), caller)
         except RequestRefused as error:

@@ -18,7 +18,7 @@ _ONCE: Final = ("authorization", "content-type", "host", "idempotency-key", "las
 
 
 class HeadersOnce:
-    """Refuses requests with a repeated header of which only one value would count.
+    """Refuses requests that repeat a header if only one of its values would count.
 
     A proxy in front may have checked or added the other value.
 

@@ -145,7 +145,7 @@ class AguiEndpoint:
         return bool(await ho2m.last(key=idempotency_index_key("session", session_id, run_id)))
 
     async def _resumed(self, request: Request, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> ASGIApp | None:
-        """The run that continues after answers, all of which are checked first; None: there is only a message to reply to."""
+        """The run that continues after answers, which are all checked first; None: there is only a message to reply to."""
         answers = asked.body.resume or []
         session = await self._asking(supervisor, subject_id, asked)
         requested = await read_requested(self._access.runtime.ledgers(supervisor.agent_class).ho2m, session)

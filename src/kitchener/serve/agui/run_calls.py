@@ -87,7 +87,7 @@ class RunCalls:
         return told + self._answer(call_id, sendable_text(update.result) if is_text else as_json(update.result).decode())
 
     def flush(self, waiting: Collection[str] = ()) -> bytes:
-        """The results that were held back, without those of calls that wait for a person."""
+        """The results that were held back, except results of calls that wait for a person."""
         if not self._unsure:
             return b""
         held, self._unsure = self._unsure, []
@@ -106,7 +106,7 @@ class RunCalls:
         return told
 
     def _id(self, update: ToolStarted | ToolProgress | ToolRan) -> str:
-        """The id of a call: that of the request, if a person was asked about it in an earlier run."""
+        """The id of a call: the request's id, if a person was asked about the call in an earlier run."""
         key = (update.wo_id, update.call)
         if key not in self._ids:
             waited = self._answered.get(update.tool_id)

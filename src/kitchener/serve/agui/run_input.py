@@ -105,7 +105,7 @@ class AskedRun(NamedTuple):
     earlier: tuple[SaidPair, ...]
     """The history that the client claims, oldest first. Messages without a reply are left out."""
     shown: Sequence[Mapping[str, object]]
-    """The messages that the client shows, as it sent them, without those of an earlier attempt at this run."""
+    """The messages that the client shows, as it sent them, except messages of an earlier attempt at this run."""
     is_tried_again: bool
     """Whether there were messages of an earlier attempt, which have to be removed."""
     calls: frozenset[str]

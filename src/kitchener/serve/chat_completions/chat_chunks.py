@@ -163,7 +163,7 @@ async def whole_as_chunks(
     calls: Sequence[ClientCall] = (),
     truncated: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """The stream of a reply that has ended. The arguments are those of `Heading.whole` and `chunks`."""
+    """The stream of a reply that has ended. It takes the arguments of `Heading.whole` and `chunks`."""
     usage = None if includes_usage else ...
     yield heading.chunk({"role": "assistant", "content": text}, usage=usage)
     if calls:

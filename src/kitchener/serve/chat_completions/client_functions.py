@@ -128,7 +128,7 @@ def _named(choice: str | Mapping[str, object] | None) -> str:
 
 
 def _work_order(call_id: object) -> tuple[str, str] | None:
-    """The session and the work order of a call; None: the id is not that of a call."""
+    """The session and the work order of a call; None: no call has this id."""
     try:
         session_id, wo_id, one = split_approval_id(call_id) if isinstance(call_id, str) else ("", "", None)
     except CallerError:

@@ -14,7 +14,7 @@ from kitchener.serve.chat_completions.chat_request import CONTINUE, SaidPair, as
 
 APPROVAL_WORDS: Final = ("approve", "deny")
 _MOST_KEPT: Final = 131_072
-"""Messages whose hashes are kept in memory, about 20 MB: those of 4,096 sessions of 32 messages."""
+"""Messages whose hashes are kept in memory, about 20 MB: enough for 4,096 sessions of 32 messages."""
 
 
 class SpokenAnswer(NamedTuple):

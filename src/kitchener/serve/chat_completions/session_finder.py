@@ -99,7 +99,7 @@ class SessionFinder:
         name: str | None,
         key: str | None,
     ) -> AsyncIterator[str]:
-        """The id of the session that continues after a turn: that of the turn, or another one if it has later turns.
+        """The id of the session that continues after a turn: the turn's session, or a new one if that has later turns.
 
         Args:
             place: the request, as of `chosen`

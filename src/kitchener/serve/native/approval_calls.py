@@ -101,7 +101,7 @@ class ApprovalCalls:
         return await self._answered(request, found, partial(deny, answered_by=found.session.subject_id))
 
     async def _of(self, request: Request) -> FoundSession:
-        """The session of the path, which must be that of the request for approval."""
+        """The session of the path, in which the approval must have been requested."""
         found, approval_id = await self._access.of(request), request.path_params["approval_id"]
         if split_approval_id(approval_id)[0] != found.session.session_id:
             raise UnknownApproval(approval_id)

@@ -58,7 +58,7 @@ class SentFile(DescribedModel):
     media_type: str | None = None
     """Such as `application/pdf`. None: recognised from the content."""
     name: str | None = None
-    """The name that the model is told."""
+    """The name that the model reads."""
 
 
 class NewMessage(DescribedModel):

@@ -44,7 +44,7 @@ class RecordedResponse(NamedTuple):
     result: TurnResult | None
     """None: it has not completed."""
     requests: list[dict[str, object]]
-    """Items for the tool calls that it ended with: those that wait for a person, then those of the client."""
+    """Items for the tool calls that it ended with: first the calls that wait for a person, then the client's."""
     aborted: str | None
     """Why it was aborted; None: it was not."""
     completed_at: int | None = None
@@ -145,7 +145,7 @@ async def read_response_head(ho2m: ReadableLedger, turn_id: str, agent_class: st
 
 
 async def _read_tools(ho2m: ReadableLedger, started: TurnStartedPayload) -> tuple[Mapping[str, object], ...]:
-    """The functions of a turn that its client runs; (): there are none, or they cannot be read any more."""
+    """The functions of a turn that its client runs; (): there are none, or they can no longer be read."""
     tools_hash = started.get("client_tools")
     try:
         found = await read_client_tools(ho2m, tools_hash) if tools_hash is not None else None

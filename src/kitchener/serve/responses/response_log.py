@@ -204,5 +204,5 @@ class ResponseLogs:
             del self._kept[response_id]
 
     def of(self, response_id: str) -> ResponseLog | None:
-        """The log of a response; None: it is not kept any more."""
+        """The log of a response; None: it is no longer kept."""
         return self._kept.get(response_id)

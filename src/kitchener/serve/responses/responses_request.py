@@ -34,7 +34,7 @@ _CALL: Final = "function_call"
 
 
 _SentItems = Annotated[list[dict[str, object]], Field(max_length=MAX_MESSAGES - 1)]  # of any kind, narrowed when read
-"""A plain model call is told the instructions and these."""
+"""The items of a plain model call, which follow its instructions."""
 
 
 class ResponsesBody(DescribedModel):
