@@ -94,6 +94,7 @@ POLICY: Final = (
     "records.entries.common",
     "records.spoken",
     "records.tokens",
+    "times",
 )
 """The modules that decide, below `kitchener`."""
 NO_POLICY: Final[Mapping[str, str]] = {
