@@ -69,9 +69,10 @@ async def open_command(
     Raises:
         OSError: it cannot be started
     """
-    process = await anyio.open_process(
-        command, stdin=PIPE, stdout=PIPE, stderr=errors, cwd=cwd, env=env, start_new_session=True
-    )
+    with anyio.CancelScope(shield=True):  # asyncio leaves a process and its pipes open if it is cancelled as they are opened
+        process = await anyio.open_process(
+            command, stdin=PIPE, stdout=PIPE, stderr=errors, cwd=cwd, env=env, start_new_session=True
+        )
     told, incoming = anyio.create_memory_object_stream[WireMessageT | Exception](0)
     outgoing, given = anyio.create_memory_object_stream[WireMessageT](0)
     async with anyio.create_task_group() as tasks:
