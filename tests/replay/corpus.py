@@ -102,6 +102,8 @@ class Story:
                 options["acceptance"] = wanted["accept"].split(",")
             if "beds" in wanted:
                 options["output"] = BEDS
+            if "choice" in wanted:
+                options["tool_choice"] = wanted["choice"]
             with anyio.fail_after(20), anyio.CancelScope() as self._scope:
                 try:
                     if "stream" in wanted:
@@ -495,6 +497,21 @@ async def objects(story: Story, runtime: Runtime) -> None:
     await story.say(supervisor, session_id, [*messages, "what became of the beds?"], runtime)
 
 
+async def without_calls(story: Story, runtime: Runtime) -> None:
+    """Replies for which no tool may be called: to a greeting, by the caller's choice, after many rounds, and as a retry."""
+    supervisor = runtime.supervisor()
+    session_id = await supervisor.start_session(subject_id="uma")
+    messages = [
+        "hello there | act=greeting",
+        "which packages begin with t? | loop=3 domain=machine",
+        "say it without a look | choice=none domain=machine",
+        "which roses climb? | accept=contains:again domain=garden",
+        "list them once more | loop=9 domain=machine",
+        "thank you | act=thanks",
+    ]
+    await story.say(supervisor, session_id, messages, runtime)
+
+
 async def guarded(story: Story, runtime: Runtime) -> None:
     """Calls wait for a person, who allows, refuses, edits, allows for good, or is silent; other messages pass meanwhile."""
     supervisor = runtime.supervisor("RESIDENT:guard")
@@ -589,6 +606,7 @@ CHAPTERS: Final = (
     clerk,
     long_replies,
     objects,
+    without_calls,
     guarded,
     guarded_again,
     with_a_client,

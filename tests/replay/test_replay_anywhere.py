@@ -186,6 +186,7 @@ EVERY_KIND: Final = (
     "clerk",
     "long_replies",
     "objects",
+    "without_calls",
     "guarded",
 )
 
