@@ -31,7 +31,7 @@ def model(request: PromptRequest) -> Any:
     """Names the currency only where it is told that the last reply lacked it."""
     if request.wo_type == "classify":
         return QUESTION
-    return "12 EUR" if "did not meet these criteria:\n- contains:EUR" in request.variables["instructions"] else "twelve"
+    return "12 EUR" if "did not meet these criteria:\n- contains:EUR" in request.variables.get("requirements", "") else "twelve"
 
 
 async def test_criteria_of_the_contract_hold_for_every_reply_and_a_retry_is_told_which_failed(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ async def test_failures_of_earlier_turns_are_put_away_by_the_next_good_turn(by_h
 
 
 async def test_a_model_may_reject_what_the_fixed_checks_accept(scripted: OpenRuntime) -> None:
-    """`verify_with_model`: a verifier's rejection is a rejection, with its reason; the retry is verified again."""
+    """`verify_with_model`: a verifier's rejection is a rejection, with its reason. The retry is told it, and verified again."""
     verdicts = [{"decision": "reject", "reason": "too curt"}, {"decision": "accept", "reason": "fine"}]
     provider = ScriptedProvider(lambda request: verdicts.pop(0) if request.wo_type == "verify" else echo(request))
     async with scripted(provider, verify_with_model=True) as runtime:
@@ -203,6 +203,12 @@ async def test_a_model_may_reject_what_the_fixed_checks_accept(scripted: OpenRun
     ]
     assert [entry.payload["decision"] for entry in judged_entries] == ["reject", "accept"]
     assert judged_entries[0].payload["reason"] == "too curt"
+    first, retry = [request.messages for request in provider.requests if request.wo_type == "synthesize"]
+    assert first[0] == retry[0]
+    told, _, rest = retry[-1].content.partition("</data-")
+    assert told.startswith("The last reply was refused.")
+    assert told.rstrip().endswith("too curt")
+    assert "hello" in rest
     assert judged_entries[-1].payload["trace_hash"] == result.trace_hash
     assert [request.variables["response_text"] for request in provider.requests if request.wo_type == "verify"] == [
         "echo: hello",
@@ -262,8 +268,10 @@ async def test_criteria_of_the_class_and_of_the_caller_are_planned_and_a_retry_i
     assert [each["acceptance"] for each in planned] == [["max_chars:6", "contains:EUR"]] * 2
     assert started["acceptance"] == ["contains:EUR", "max_chars:6"]
     assert "acceptance" not in starts[1]
-    first, retry = [wo.input_context["instructions"] for wo in executor.given if wo.wo_type == "synthesize"][:2]
-    assert first == "Be brief.\n\nThe reply is accepted only if it meets each of these criteria:\n- max_chars:6\n- contains:EUR"
+    replies = [wo.input_context for wo in executor.given if wo.wo_type == "synthesize"]
+    assert {each["instructions"] for each in replies} == {"Be brief."}
+    first, retry = [each["requirements"] for each in replies[:2]]
+    assert first == "The reply is accepted only if it meets each of these criteria:\n- max_chars:6\n- contains:EUR"
     assert retry == f"{first}\n\nThe last reply was rejected, because it did not meet these criteria:\n- max_chars:6"
 
 
@@ -279,7 +287,7 @@ async def test_criteria_of_the_tool_that_runs_before_the_reply_are_planned(scrip
         if request.wo_type == "classify":
             wants = request.variables["user_message"] == "price?"
             return {**QUESTION, **({"tool_request": {"tool_id": "price", "arguments": {}}} if wants else {})}
-        told = request.variables["instructions"]
+        told = request.variables.get("requirements", "")
         return {"response_text": "12 EUR" if "did not meet these criteria:\n- contains:EUR" in told else "twelve"}
 
     async with scripted(ScriptedProvider(model), tools=[price]) as runtime:
@@ -307,9 +315,9 @@ async def test_criteria_of_a_tool_that_the_model_calls_hold_for_its_reply(tmp_pa
     def model(request: PromptRequest) -> Any:
         if request.wo_type == "classify":
             return QUESTION
-        if request.variables["user_message"] == "price?" and request.tools:
+        if request.variables["user_message"] == "price?" and request.may_call_tools:
             return use_tool("price") if request.messages[-1].role != "tool" else {"response_text": "twelve"}
-        told = request.variables["instructions"]
+        told = request.variables.get("requirements", "")
         is_told = "did not meet these criteria:\n- contains:EUR" in told
         return {"response_text": f"{request.variables['prior_results'][-1]['result']} EUR" if is_told else "eleven"}
 

@@ -358,8 +358,8 @@ async def test_the_trace_holds_this_turn_alone_while_others_run(scripted: OpenRu
 
 
 @pytest.mark.parametrize("speech_act", ["greeting", "thanks"])
-async def test_small_talk_is_offered_no_tools(scripted: OpenRuntime, speech_act: str) -> None:
-    """A greeting is answered without tools; a question is offered them."""
+async def test_small_talk_may_call_no_tools(scripted: OpenRuntime, speech_act: str) -> None:
+    """A greeting is answered without tools; a question may use them. Both are shown them, as a cache needs it."""
     provider = ScriptedProvider(
         lambda request: (
             {**QUESTION, "speech_act": request.variables["user_message"]} if request.wo_type == "classify" else echo(request)
@@ -368,5 +368,6 @@ async def test_small_talk_is_offered_no_tools(scripted: OpenRuntime, speech_act:
     async with scripted(provider, tools=[list_packages]) as runtime:
         await runtime.supervisor("ADMIN").handle_turn(speech_act)
         await runtime.supervisor("ADMIN").handle_turn("question")
-    offered = [[spec.tool_id for spec in request.tools] for request in provider.requests if request.wo_type == "synthesize"]
-    assert offered == [[], ["list_packages"]]
+    replies = [request for request in provider.requests if request.wo_type == "synthesize"]
+    assert [[spec.tool_id for spec in request.tools] for request in replies] == [["list_packages"]] * 2
+    assert [request.may_call_tools for request in replies] == [False, True]

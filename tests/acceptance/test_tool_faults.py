@@ -39,7 +39,7 @@ class Persistent:
             return QUESTION
         self.requests.append(request)
         made = len(self.requests) - 1
-        if not request.tools or (self._until is not None and made >= self._until):
+        if not request.may_call_tools or (self._until is not None and made >= self._until):
             return "That is all."
         return tuple(self._rounds[min(made, len(self._rounds) - 1)])
 

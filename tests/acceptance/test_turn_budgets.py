@@ -58,7 +58,7 @@ def fetching(size: int, rounds: int = 100, *, at_once: int = 1, caches: bool = F
         done = sum(bool(each.tool_uses) for each in request.messages)
         before = tokens_of_bytes(sum(len(each.content.encode()) for each in request.messages[: -at_once or None]))
         cached = before if caches and done else None
-        if not request.tools or done >= rounds:
+        if not request.may_call_tools or done >= rounds:
             return answered(request, f"read {done} times", cached=cached)
         uses = tuple(ToolUse(f"use-{done}-{n}", "fetch", {"size": size - done * at_once - n}) for n in range(at_once))
         return answered(request, uses, cached=cached)
@@ -100,9 +100,11 @@ async def test_message_within_its_limit_gets_a_reply(tmp_path: Path, length: int
 
 
 async def test_turn_that_runs_out_makes_one_last_call_without_tools(tmp_path: Path) -> None:
+    """It is shown them as before, so that a cache serves the prompt, but may call none."""
     provider = fetching(3_000)
     result = await turn(tmp_path, provider, turn_budget=12_000)
-    offered = [bool(each.tools) for each in replies(provider)]
+    offered = [each.may_call_tools for each in replies(provider)]
+    assert all(each.tools == replies(provider)[0].tools for each in replies(provider))
     assert offered == [True] * (len(offered) - 1) + [False]
     assert 2 < len(offered) < 9
     assert (result.error, result.response) == (None, f"read {len(offered) - 1} times")
@@ -133,7 +135,7 @@ async def test_results_of_one_reply_have_a_limit_together(tmp_path: Path) -> Non
     provider = fetching(3_000, at_once=4)
     result = await turn(tmp_path, provider, results_budget=2_500)
     first, last = replies(provider)
-    assert (bool(first.tools), bool(last.tools), result.response) == (True, False, "read 1 times")
+    assert (first.may_call_tools, last.may_call_tools, result.response) == (True, False, "read 1 times")
     shown = [each.content for each in last.messages if each.role == "tool"]
     assert ["[cut: " in each for each in shown] == [False, False, True, True]
     assert sum(tokens_of_bytes(len(each)) for each in shown) <= 2_500 + 50  # the notes of those for which nothing was left
@@ -143,12 +145,12 @@ async def test_classification_that_used_the_budget_up_leaves_a_reply_without_too
     def answer(request: PromptRequest) -> PromptResponse:
         if request.wo_type == "classify":
             return answered(request, '{"speech_act": "question"}')
-        return answered(request, "short and good" if not request.tools else "tools?")
+        return answered(request, "short and good" if not request.may_call_tools else "tools?")
 
     provider = ScriptedProvider(answer)
     result = await turn(tmp_path, provider, "z" * 3_000, turn_budget=3_500)
     assert (result.error, result.response) == (None, "short and good")
-    assert [bool(each.tools) for each in replies(provider)] == [False]
+    assert [(bool(each.tools), each.may_call_tools) for each in replies(provider)] == [(True, False)]
 
 
 async def test_tools_stay_offered_after_one_that_classification_called(tmp_path: Path) -> None:

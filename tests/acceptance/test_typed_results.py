@@ -90,7 +90,8 @@ async def test_a_model_gives_an_instance_and_its_text(tmp_path: Path, text: str)
     assert result.response in text
     (request,) = replies(provider)
     assert request.output_schema == Trip.model_json_schema()
-    assert '"description":"How long"' in request.messages[0].content
+    assert "How long" not in request.messages[0].content
+    assert '"description":"How long"' in request.messages[-1].content
 
 
 async def test_a_schema_gives_a_dict(tmp_path: Path) -> None:
@@ -206,11 +207,37 @@ async def test_the_models_own_checks_are_a_criterion_of_the_quality_gate(tmp_pat
     provider = model({"city": "Atlantis", "days": 3}, {"city": "Rome", "days": 3})
     result, _ = await ask(tmp_path, provider, Trip, acceptance=["contains:days"])
     assert result.output == Trip(city="Rome", days=3)
-    first, second = (each.messages[0].content for each in replies(provider))
+    assert len({each.messages[0] for each in replies(provider)}) == 1
+    first, second = (each.messages[-1].content for each in replies(provider))
     assert "no such city" not in first
     _, _, told = second.partition("The last object was refused.")
     assert told.index("<data-") < told.index("city: Value error, there is no such city") < told.index("</data-")
     assert "Atlantis" not in second
+
+
+async def test_retry_after_an_object_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
+    """It would be asked the same again at temperature 0. What the model is shown before the message stays as it was."""
+    provider = model({"n": "one"}, {"n": "two"}, {"n": 3})
+    result, _ = await ask(tmp_path, provider, SCHEMA)
+    assert result.output == {"n": 3}
+    first, _, retry = replies(provider)
+    assert first.messages[:-1] == retry.messages[:-1]
+    _, _, told = retry.messages[-1].content.partition("The last object was refused.")
+    assert told.index("<data-") < told.index("neither the reply nor its repair fits") < told.index("</data-")
+
+
+async def test_objects_and_texts_in_turn_begin_with_the_same_messages(tmp_path: Path) -> None:
+    """So what a cache has of a conversation serves the next turn, whatever that one asks for."""
+    provider = model("Hello.", {"n": 1}, "Bye.")
+    config = scripted_config(tmp_path, context_mode="enforce", classify="rules")
+    async with open_runtime(config, providers={"scripted": provider}) as runtime:
+        supervisor = runtime.supervisor()
+        first = await supervisor.handle_turn("Where to?")
+        await supervisor.handle_turn("How many?", session_id=first.session_id, output=SCHEMA, acceptance=["contains:1"])
+        await supervisor.handle_turn("And back?", session_id=first.session_id)
+    one, two, three = (each.messages[:-1] for each in replies(provider))
+    assert one == two[: len(one)] == three[: len(one)]
+    assert two == three[: len(two)]
 
 
 async def test_tools_run_before_the_object(tmp_path: Path) -> None:

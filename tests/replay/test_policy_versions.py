@@ -103,6 +103,24 @@ async def test_turn_of_version_10_is_not_replayed_by_version_11(
     assert found_in(report) == (entry_type, field, turn)
 
 
+@pytest.mark.parametrize(
+    ("agent_class", "session", "turn", "field"),
+    [
+        ("ADMIN", 3, 1, "constraints.allowed_tools"),
+        ("ADMIN", 3, 4, "input_hash"),
+        ("RESIDENT:clerk", 4, 1, "input_hash"),
+    ],
+)
+async def test_turn_of_version_11_is_not_replayed_by_version_12(
+    tmp_path: Path, agent_class: str, session: int, turn: int, field: str
+) -> None:
+    """Tools that may not be called were hidden, and what a reply must be stood among the instructions."""
+    root = golden_roots.unpacked(golden_roots.FOLDER / "0.1.0-version-11.tar.xz", tmp_path)
+    assert all(report.is_identical for report in await poor(root, agent_class=agent_class))
+    report = (await poor(root, 12, turn, agent_class=agent_class))[session]
+    assert found_in(report) == ("WO_PLANNED", field, turn)
+
+
 async def test_version_of_a_newer_kitchener_is_a_divergence_that_says_so(recorded_root: Path) -> None:
     report = (await poor(recorded_root, events.POLICY_VERSION + 1))[0]
     assert found_in(report) == ("TURN_STARTED", "policy_version", 1)

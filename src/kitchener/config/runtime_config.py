@@ -163,7 +163,7 @@ class TurnConfig(Settings):
     """Tokens that a session may use over its life. None: no ceiling."""
     turn_budget: Positive = 100_000
     """Tokens that a turn may use, over all its model calls: output, and input that no provider's cache served. A turn that runs
-    out makes one last call without tools."""
+    out makes one last call, which may call no tool."""
     reply_reserve: Positive = 800
     """Tokens kept free for the reply."""
     token_estimator: Literal["utf8/3", "chars/4"] = "utf8/3"
@@ -210,10 +210,10 @@ class ToolsConfig(Settings):
     """Seconds before the turn's deadline at which its tools are stopped, so that the model can still reply; at most a quarter
     of the time that is left when a tool starts."""
     max_tool_calls: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Tool calls of one reply. A further one is refused, and the model then replies without tools."""
+    """Tool calls of one reply. A further one is refused, and the model then replies."""
     max_equal_calls: Annotated[int, Field(ge=1, le=1_000)] = 3
     """Calls of one tool with the same arguments in one reply. A further one is refused once, and the model is told to use the
-    results that it has; after the next such call, it replies without tools."""
+    results that it has; after the next such call, it replies without calls."""
     tool_result_max_bytes: Positive = 65_536
     """Largest tool result, bytes of its JSON. A larger one is cut and marked as cut."""
     result_page_tokens: Annotated[int, Field(ge=100, le=1_000_000)] = 8_000

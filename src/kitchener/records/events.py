@@ -145,7 +145,7 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Fields that are references or contain some. Anything that looks like a reference in another field is text of a user, a model
 or a tool."""
 
-POLICY_VERSION: Final = 11
+POLICY_VERSION: Final = 12
 """The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
 
 Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
@@ -196,6 +196,11 @@ deferred (9: as put off), and a stub that counts one failed work order does not 
 Version 11: the failure of a reply that never fits the schema that its caller asks for says that (10: it named the
 `output_schema` of the contract, which has none), and the verdict on an empty reply calls it that (10: without `response_text`).
 After a model call that would fail again, the user is told what would help (10: to try again in a moment).
+
+Version 12: where a model may call no tool, as after a greeting, as a retry or in its last call, it is shown its tools with the
+choice `none` (11: no tools). What one reply must be stands beside the message: the schema that its caller asks for, criteria,
+and what was wrong with the last attempt (11: among the instructions). The next attempt is always told that (11: only
+which criteria were not met, and why the caller's model refused an object).
 """
 
 LAST_UNBOUNDED: Final = 8

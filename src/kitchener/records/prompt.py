@@ -136,11 +136,17 @@ class PromptRequest(NamedTuple):
     output_schema: Mapping[str, object] | None = None
     """JSON schema of a structured answer; None: the answer is text."""
     tool_choice: str | None = None
-    """What the answer must call: `required` (any of `tools`), or the id of one of them. None: the model chooses."""
+    """What the answer must call: `required` (any of `tools`), the id of one of them, or `none`. None: the model chooses."""
     restart_streams: bool = False
     """Whether the stream's reader can withdraw text. If so, a failed attempt is retried even after output has begun."""
     turn_id: str = ""
     """The turn, whose spending may be limited; "": it belongs to none. Not hashed."""
+
+    @property
+    def may_call_tools(self) -> bool:
+        """Whether the answer may request one of `tools`. With the choice `none` they are only shown, so that a provider's cache
+        can serve the prompt."""
+        return bool(self.tools) and self.tool_choice != NO_TOOL_CHOICE
 
 
 NO_TOOL_CHOICE: Final = "none"

@@ -77,7 +77,7 @@ class Constraints(_Replaceable):
     """Most tokens of this work order, input and output together; see `reply_reserve`."""
     reply_reserve: Annotated[int, Field(ge=1)] | None = None
     """Tokens kept free for the answer. Input from a provider's cache then does not count, and a work order whose budget runs
-    out makes one last call without tools. None: such input counts, and running out fails the work order."""
+    out makes one last call, which may call no tool. None: such input counts, and running out fails the work order."""
     results_budget: Annotated[int, Field(ge=1)] | None = None
     """Most tokens of tool results that the model is shown. A result beyond it is cut, and the next call is the last. None: no
     limit."""
@@ -92,7 +92,8 @@ class Constraints(_Replaceable):
     result_page_tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens of one tool result that the model is shown at once; it reads the rest page by page. None: all of a result."""
     tool_choice: str | None = None
-    """What the first answer must call: `required` (any tool), or the id of one tool. None: the model chooses."""
+    """What the first answer must call: `required` (any tool), the id of one tool, or `none`: then no answer may call one. None:
+    the model chooses."""
     timeout_ms: Annotated[int, Field(ge=1)] | None = None
     """Longest execution, milliseconds; None: only the turn's deadline applies."""
     domain_tags: tuple[str, ...] = ()

@@ -42,10 +42,11 @@ class _PlannedReply:
     """Hash of the schema of the object that the caller wants; "": text."""
     client_tools: str = ""
     """Hash of the definitions of the tools that the caller runs; "": none."""
+    policy_version: int = 1
     wo_id: str = ""
     constraints: ConstraintsMapping = field(default_factory=lambda: ConstraintsMapping())
     criteria: tuple[str, ...] = ()
-    """The acceptance criteria, which stand with the instructions."""
+    """The acceptance criteria, which up to version 11 of the policy stand among the instructions."""
 
 
 async def read_prefixes(readers: Mapping[LedgerName, LedgerReader], session_id: str) -> list[TurnPrefix]:
@@ -130,7 +131,10 @@ def _planned(session: Iterable[StoredEntry]) -> dict[str, _PlannedReply]:
         if entry.entry_type == events.TURN_STARTED:
             started = payload_as(TurnStartedPayload, entry.payload)
             turns[entry.entity_id] = _PlannedReply(
-                started.get("config_hash", ""), started.get("output_schema", ""), started.get("client_tools", "")
+                started.get("config_hash", ""),
+                started.get("output_schema", ""),
+                started.get("client_tools", ""),
+                started.get("policy_version", 1),
             )
             continue
         if entry.entry_type != events.WO_PLANNED:
@@ -179,16 +183,15 @@ async def _sources(ho2m: LedgerReader, config_hash: str) -> RecordedSources | No
 
 def _of_sources(turn: _PlannedReply, call: ModelCallPayload, sources: RecordedSources | None) -> PromptPrefix:
     limits, pack = turn.constraints, call["prompt_pack_version"]
-    has_tools = bool(limits.get("turn_limit"))
+    has_tools = bool(limits.get("turn_limit")) or turn.policy_version > 11
+    criteria = turn.criteria if turn.policy_version < 12 else ()
     tools = tuple(limits.get("allowed_tools", ())) if has_tools else ()
     of_caller = (f"of the caller: {turn.client_tools}",) if has_tools and limits.get("client_tools") else ()
-    prefix = PromptPrefix(
-        call["provider_id"], call["model_id"], (*tools, *of_caller), pack, json.dumps(turn.criteria), turn.output
-    )
+    prefix = PromptPrefix(call["provider_id"], call["model_id"], (*tools, *of_caller), pack, json.dumps(criteria), turn.output)
     if sources is None:
         return prefix._replace(unread_settings=turn.config_hash)
     contract = sources.hashes.get(("contract", limits.get("prompt_contract_id", "")), "")
-    told = json.dumps([*[sources.settings.get(name) for name in _PERSONA], turn.criteria])
+    told = json.dumps([*[sources.settings.get(name) for name in _PERSONA], criteria])
     defined = tuple(f"{name} {sources.hashes.get(('tool', name), '')}" for name in tools)
     return prefix._replace(tools=(*defined, *of_caller), prompt_pack=f"{pack} {contract}", instructions=told)
 

@@ -71,7 +71,7 @@ async def test_each_request_begins_with_the_one_before_up_to_its_last_message(tm
 
 
 async def test_rules_about_tools_do_not_come_and_go_between_turns(tmp_path: Path) -> None:
-    """A greeting is offered no tool, and its system message begins as that of every other turn."""
+    """After a greeting no tool may be called, but its prompt begins as that of every other turn."""
 
     @tool(read_only=True)
     async def weather(city: str) -> str:
@@ -81,7 +81,8 @@ async def test_rules_about_tools_do_not_come_and_go_between_turns(tmp_path: Path
     async with talking(tmp_path, tools=[weather], classify="rules", **ENFORCE) as ada:
         await ada.say("hello", "what is the weather?", "apples")
         sent = replies(ada)
-    assert {bool(each.tools) for each in sent} == {True, False}
+    assert {each.may_call_tools for each in sent} == {True, False}
+    assert all(each.tools == sent[0].tools for each in sent)
     rules = {each.messages[0].content.partition("What the conversation is about")[0].rstrip() for each in sent}
     assert len(rules) == 1
     assert "offered tool" in rules.pop()

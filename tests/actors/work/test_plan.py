@@ -41,6 +41,8 @@ def runs(tool_id: str) -> ChainPlan:
 
 
 OFFERS = ChainPlan(None, offers_tools=True, offers_items=True)
+SHOWN = ChainPlan(None, offers_tools=True, offers_items=True, tool_choice="none")
+"""The model is shown its tools, and may call none."""
 PLAIN = ChainPlan(None, offers_tools=False, offers_items=False)
 ITEMS_ONLY = ChainPlan(None, offers_tools=False, offers_items=True)
 """An agent without tools may still read in full what its context shows as stubs."""
@@ -49,11 +51,11 @@ ITEMS_ONLY = ChainPlan(None, offers_tools=False, offers_items=True)
 @pytest.mark.parametrize(
     ("speech_act", "request_for", "expected"),
     [
-        ("greeting", None, PLAIN),
-        ("greeting", LOOK, PLAIN),
-        ("greeting", SEND, PLAIN),
-        ("farewell", SEND, PLAIN),
-        ("thanks", LOOK, PLAIN),
+        ("greeting", None, SHOWN),
+        ("greeting", LOOK, SHOWN),
+        ("greeting", SEND, SHOWN),
+        ("farewell", SEND, SHOWN),
+        ("thanks", LOOK, SHOWN),
         ("question", None, OFFERS),
         ("question", LOOK, runs(LOOK)),
         ("question", SEND, OFFERS),  # an effect needs a command
@@ -75,7 +77,7 @@ def test_a_tool_runs_first_if_the_message_asks_for_it_and_may(
 
 
 def test_an_agent_without_tools_never_runs_or_offers_any() -> None:
-    assert plan("greeting", asks_for(SEND), allowed=()) == PLAIN
+    assert plan("greeting", asks_for(SEND), allowed=()) == SHOWN._replace(offers_tools=False)
     for speech_act in ("question", "command"):
         assert plan(speech_act, asks_for(SEND), allowed=()) == ITEMS_ONLY
 
@@ -95,6 +97,20 @@ def test_with_room_for_just_the_tool_and_the_reply_it_does() -> None:
 )
 def test_a_request_of_another_shape_is_no_request(request_value: Any) -> None:
     assert plan("command", request_value) == OFFERS
+
+
+def test_a_caller_who_wants_no_call_has_the_tools_shown() -> None:
+    """Also that of a tool which the classification asks for."""
+    assert plan("question").choosing("none") == plan("command", asks_for(SEND)).choosing("none") == SHOWN
+    assert plan("question", allowed=()).choosing("none") == ITEMS_ONLY._replace(tool_choice="none")
+    assert plan("greeting").choosing("required") == OFFERS._replace(tool_choice="required")
+
+
+@pytest.mark.parametrize("speech_act", ["greeting", "farewell", "thanks"])
+def test_up_to_version_11_tools_that_may_not_be_called_were_hidden(speech_act: str) -> None:
+    found = plan_chain({"speech_act": speech_act}, allowed=(LOOK,), read_only=(), room=9, policy_version=11)
+    assert found == PLAIN
+    assert OFFERS.choosing("none", 11) == PLAIN
 
 
 def test_version_1_offered_no_tool_after_one_that_the_classification_asked_for() -> None:
@@ -117,7 +133,10 @@ def test_a_retry_is_tighter_than_what_it_retries() -> None:
     )
     first, second = tighter(given, 1), tighter(tighter(given, 1), 2)
     assert (first.temperature, first.token_budget, first.turn_limit, first.allowed_tools) == (0.0, 750, 0, (LOOK,))
-    assert (second.temperature, second.token_budget, second.turn_limit, second.allowed_tools) == (0.0, 562, 0, ())
+    assert (second.temperature, second.token_budget, second.turn_limit, second.allowed_tools) == (0.0, 562, 0, (LOOK,))
+    assert first.tool_choice == second.tool_choice == "none"
+    before = tighter(tighter(given, 1, 11), 2, 11)
+    assert (before.allowed_tools, before.tool_choice) == ((), None)
     assert second.prompt_contract_id == given.prompt_contract_id
     assert second.domain_tags == given.domain_tags
 

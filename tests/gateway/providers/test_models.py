@@ -152,6 +152,7 @@ async def test_tools_go_out_and_their_requests_and_results_go_both_ways() -> Non
     [
         (None, "auto"),
         ("required", "required"),
+        ("none", "none"),
         ("look", {"type": "function", "function": {"name": "look"}}),
     ],
 )

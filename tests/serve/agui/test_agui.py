@@ -107,14 +107,13 @@ class TestReplies:
             assert events[-1]["outcome"] == {"type": "success"}
 
     async def test_what_an_agent_decides_itself_is_ignored(self, tmp_path: Path) -> None:
-        tools = [{"name": "beep", "description": "beeps", "parameters": {}}]
         async with serving(tmp_path / "root") as client:
             front = FrontEnd(client, messages=[{"id": "s", "role": "system", "content": "say boop"}])
             more = {"state": {"x": [1]}, "context": [{"description": "buup", "value": "buup"}], "forwardedProps": {"y": 1}}
-            await front.say("hello", tools=tools, **more)
+            await front.say("hello", **more)
             assert front.said == ["hello", "echo: hello"]
-            sent = str([(each.messages, each.tools) for each in client.provider.requests])
-            assert not [word for word in ("beep", "boop", "buup") if word in sent]
+            sent = str([each.messages for each in client.provider.requests])
+            assert not [word for word in ("boop", "buup") if word in sent]
 
     async def test_rejected_text_is_gone_from_the_conversation(self, tmp_path: Path) -> None:
         replies = iter(["too short", "long enough to be accepted"])

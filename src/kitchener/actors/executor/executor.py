@@ -12,7 +12,7 @@ from typing import Final
 from kitchener.actors.executor.answers import OUTPUT_KEY, REPLY_KEY, UnreadableAnswer, read_answer, read_object, read_text
 from kitchener.actors.executor.contracts import CompiledContract
 from kitchener.actors.executor.execution import Execution, ExecutionServices, WorkOrderFailed
-from kitchener.actors.executor.packs import fence
+from kitchener.actors.executor.packs import REQUIREMENTS, fence
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.actors.executor.reply_stream import ReplyStream
 from kitchener.actors.executor.tool_rounds.call_gate import WaitingCalls
@@ -31,7 +31,7 @@ from kitchener.ledger import LedgerGroup
 from kitchener.media.content_store import ContentStore
 from kitchener.records import events
 from kitchener.records.entries import ExecutingPayload, ExecutionDeferredPayload, ExecutionFailedPayload, WorkOrderErrorMapping
-from kitchener.records.prompt import Message, PromptGateway, PromptResponse, ToolUse
+from kitchener.records.prompt import NO_TOOL_CHOICE, Message, PromptGateway, PromptResponse, ToolUse
 from kitchener.records.tools.deferred_loop import ApprovalRequest
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
@@ -156,39 +156,47 @@ class HO1Executor:
         if contract_id is None:
             raise PromptError(f"work order {wo.wo_id} of type {wo.wo_type!r} names no prompt_contract_id")
         contract = self._prompts.contract(contract_id).asking(wo.output_schema, self._policy_version)
-        has_rounds = run.makes_reply and wo.constraints.turn_limit > 0
-        tools = run.tools.toolset(wo.constraints.allowed_tools) if has_rounds else NO_TOOLS
+        limits = wo.constraints
+        may_call = run.makes_reply and limits.turn_limit > 0 and limits.tool_choice != NO_TOOL_CHOICE
+        has_rounds = may_call and bool(run.tools.toolset(limits.allowed_tools).specs)
         variables: Mapping[str, object] = wo.input_context
         pages = ResultPages(wo.wo_id, wo.constraints.result_page_tokens, escapes_text=self._policy_version < 8)
         if run.makes_reply:
             prior: list[Mapping[str, object]] = [*wo.prior_results]
             if prior and "tool_id" in prior[-1]:  # the classification precedes them
-                prior = pages.of_earlier_steps(prior, can_read_on=bool(tools.specs))
+                prior = pages.of_earlier_steps(prior, can_read_on=has_rounds)
             variables = {**variables, "prior_results": prior}
-        if (problem := contract.input_problem(variables)) is not None:
+        checked = {name: value for name, value in variables.items() if name != REQUIREMENTS}  # no pack has a place for them
+        if (problem := contract.input_problem(checked)) is not None:
             raise WorkOrderFailed("EXECUTOR", f"the input breaks the input_schema of {contract.contract_id}: {problem}")
         messages: list[Message] = list(contract.render(variables, wo.turn_id, wo.session_id))
         if wo.parts:
             messages[-1] = await run.with_parts(messages[-1])
-        if tools.specs or wo.resumption is not None:
-            answer = await self._converse(run, contract, variables, messages, tools, ToolCalls(run, pages))
+        if has_rounds or wo.resumption is not None:
+            rounds = limits.turn_limit if has_rounds else 0
+            answer = await self._converse(run, contract, variables, messages, ToolCalls(run, pages), rounds)
             if isinstance(answer, WaitingCalls):
                 return answer
             response = answer
         else:
-            response = await run.call_model(contract, variables, messages, tools)
+            response = await self._last_answer(run, contract, variables, messages, pages)
         output = _checked(contract, response, plain_text=run.makes_reply)
         if isinstance(output, str):
             repair = _repair(contract, fence(wo.turn_id, output))
             messages += [Message("assistant", _as_text(response)), Message("user", repair)]
-            return await self._repaired(run, contract, variables, messages)
+            return await self._repaired(run, contract, variables, messages, pages)
         return output
 
     async def _repaired(
-        self, run: Execution, contract: CompiledContract, variables: Mapping[str, object], messages: Sequence[Message]
+        self,
+        run: Execution,
+        contract: CompiledContract,
+        variables: Mapping[str, object],
+        messages: Sequence[Message],
+        pages: ResultPages,
     ) -> _Output:
         """Returns the output of one more model call. Its last message says why the first answer was invalid."""
-        response = await run.call_model(contract, variables, messages, NO_TOOLS)
+        response = await self._last_answer(run, contract, variables, messages, pages)
         output = _checked(contract, response, plain_text=run.makes_reply)
         if not isinstance(output, str):
             return output
@@ -204,25 +212,23 @@ class HO1Executor:
         contract: CompiledContract,
         variables: Mapping[str, object],
         messages: list[Message],
-        tools: Toolset,
         calls: ToolCalls,
+        rounds: int,
     ) -> PromptResponse | WaitingCalls:
         """Returns the model's last answer, after running the tools that it asked for, or the calls that have to wait.
 
-        Appends each answer and each tool result to `messages`, except the last answer. After `turn_limit` answers with tool
-        calls, or when the budgets leave no room for another, the model is called once more without tools.
+        Appends each answer and each tool result to `messages`, except the last answer. After `rounds` answers with tool
+        calls, or when the budgets leave no room for another, the model is called once more and may call no tool.
         """
-        rounds, choice, resumption = run.limits.turn_limit, run.limits.tool_choice, run.work_order.resumption
+        choice, resumption = run.limits.tool_choice, run.work_order.resumption
         if resumption is not None:
             resumed = await resumed_messages(calls, resumption)
             if isinstance(resumed, WaitingCalls):
                 return resumed
             messages += resumed
-            rounds = rounds if tools.specs and run.tally.has_room else 0
+            rounds = rounds if run.tally.has_room else 0
         for _ in range(rounds):
-            if calls.pages.has_more and ITEM_TOOL not in run.limits.allowed_tools:
-                tools = run.tools.toolset((*run.limits.allowed_tools, ITEM_TOOL))
-            response = await run.call_model(contract, variables, messages, tools, choice)
+            response = await run.call_model(contract, variables, messages, _offered(run, calls.pages), choice)
             if not response.tool_uses:
                 return response
             choice = None
@@ -235,7 +241,29 @@ class HO1Executor:
                 messages.append(tool_message(calls, use, outcome, call))
             if calls.budget.is_over or not run.tally.has_room:
                 break
-        return await run.call_model(contract, variables, messages, NO_TOOLS)
+        return await self._last_answer(run, contract, variables, messages, calls.pages)
+
+    async def _last_answer(
+        self,
+        run: Execution,
+        contract: CompiledContract,
+        variables: Mapping[str, object],
+        messages: Sequence[Message],
+        pages: ResultPages,
+    ) -> PromptResponse:
+        """Returns the answer of a model that may call no tool.
+
+        It is shown its tools all the same: a provider's cache cannot serve a prompt that begins without them, and some
+        providers refuse calls and results of tools that the request does not describe. If it calls one although it must not,
+        it is asked again without them. Up to version 11 of the policy, it is shown none.
+        """
+        tools = _offered(run, pages) if run.makes_reply and self._policy_version > 11 else NO_TOOLS
+        if not tools.specs:
+            return await run.call_model(contract, variables, messages, NO_TOOLS)
+        response = await run.call_model(contract, variables, messages, tools, NO_TOOL_CHOICE)
+        if response.tool_uses and not response.text.strip():
+            return await run.call_model(contract, variables, messages, NO_TOOLS)
+        return response
 
     async def _deferred(self, run: Execution, wo: WorkOrder, requests: tuple[ApprovalRequest, ...]) -> WorkOrder:
         cost = run.tally.cost(self._clock.time_us())
@@ -250,6 +278,12 @@ class HO1Executor:
             told["provider_reason"] = error.provider_reason
         await run.record(events.WO_FAILED, ExecutionFailedPayload(error=told))
         return wo.failed(error, run.tally.cost(now_us), self._timestamps.render(now_us))
+
+
+def _offered(run: Execution, pages: ResultPages) -> Toolset:
+    """The tools of the next call: those that the work order may use, and one for the rest of long results."""
+    allowed = run.limits.allowed_tools
+    return run.tools.toolset((*allowed, ITEM_TOOL) if pages.has_more and ITEM_TOOL not in allowed else allowed)
 
 
 def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text: bool) -> _Output | str:

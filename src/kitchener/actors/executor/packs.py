@@ -29,6 +29,9 @@ MESSAGE_MARKER: Final = "=== MESSAGE ==="
 MESSAGE_VARIABLES: Final = frozenset(("user_message",))
 """Variables that the message part may use."""
 
+REQUIREMENTS: Final = "requirements"
+"""The variable with what this one reply must be. It stands above the data of every pack; none has a place for it."""
+
 INSTRUCTION_VARIABLES: Final = frozenset(("instructions", "has_tools"))
 """Variables that the agent's operator sets. Only these may be used in the instruction part; all others are data."""
 
@@ -187,18 +190,19 @@ class PackTemplate:
         return self.stable.render(variables, emit).strip() if self.stable is not None else ""
 
     def render_user(self, variables: Variables, emit: Emit, emit_message: Emit) -> str:
-        """Returns the last user message. Raises PromptError if a variable is missing.
+        """Returns the last user message, with the requirements above it. Raises PromptError if a variable is missing.
 
         Args:
             variables: the values
             emit: gives the text of a value of the data
-            emit_message: gives the text of the user's message
+            emit_message: gives the text of the user's message, and of the requirements
         """
+        required = emit_message(variables[REQUIREMENTS]) + "\n\n" if REQUIREMENTS in variables else ""
         data = self.data.render(variables, emit)
         if self.message is None:
-            return data
+            return required + data
         data, message = data.strip(), self.message.render(variables, emit_message)
-        return f"{data}\n\n{message}" if data else message
+        return required + (f"{data}\n\n{message}" if data else message)
 
 
 def shows_history(text: str) -> bool:

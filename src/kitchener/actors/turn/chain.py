@@ -1,8 +1,8 @@
 """Plans, dispatches and records the work orders of one turn, within the turn's token budget.
 
 `turn.py` decides which work order comes next; this module does not. If the tokens left do not cover a step, it may still run as
-one last call without tools. The turn always gets a finished work order back, or the `Reply` that ends the turn, even if the
-executor fails. Explained in `docs/turn.md`.
+the last call, which may call no tool. The turn always gets a finished work order back, or the `Reply` that ends the turn, even
+if the executor fails. Explained in `docs/turn.md`.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -167,6 +167,7 @@ class WorkOrderChain:
             partial(budgeter.check, self._scope[:1]),
             services.config.turn_budget,
             tuple(self.work_orders.values()),
+            services.constants.policy_version,
         )
         wo, limits = self._work_order(step, number, budget)
         self._wo_scope = scope = (*self._scope, wo.wo_id)

@@ -5,14 +5,14 @@ The rules of the quality gate are in `actors/work/quality.py`. `turn.py` makes t
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from kitchener.actors.executor.answers import OUTPUT_KEY
-from kitchener.actors.executor.packs import fence
+from kitchener.actors.executor.packs import REQUIREMENTS, fence
 from kitchener.actors.executor.tool_rounds.result_pages import cut_results
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import APOLOGY, SPENDING_LIMIT, Reply, apology_for
-from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn.services import TurnConstants, TurnServices
 from kitchener.actors.turn.step import TurnStep
 from kitchener.actors.work.plan import told_criteria, told_output, told_refusal
 from kitchener.actors.work.quality import QualityGateResult
@@ -84,31 +84,58 @@ async def judge_reply(
     return verdict
 
 
-def instructions_of(
-    instructions: str,
-    asked: OutputSchema | None,
-    acceptance: tuple[str, ...],
-    verdict: QualityGateResult | None = None,
-    turn_id: str = "",
-) -> str:
-    """Returns the instructions of a reply: the class's instructions and the requirements of this turn.
+class Rejection(NamedTuple):
+    """A rejected attempt at a reply, as the next attempt is told of it."""
 
-    The requirements are part of the instructions, so that users' prompt packs need no field for them.
+    verdict: QualityGateResult
+    error: WorkOrderError | None
+    turn_id: str
+    """The turn; delimiters of data are derived from it."""
+
+
+def told_of_reply(
+    constants: TurnConstants, asked: OutputSchema | None, acceptance: tuple[str, ...], rejection: Rejection | None = None
+) -> dict[str, object]:
+    """Returns the inputs that tell the model what its reply must be: instructions of the class, and requirements of this reply.
+
+    Prompts show the requirements beside the message, because a change of the system message keeps a provider's cache from
+    serving all that follows. Up to version 11 of the policy, they are part of the instructions.
 
     Args:
-        instructions: the instructions of the class
+        constants: what all turns of the class share
         asked: the object that the caller wants; None: text
         acceptance: the criteria that the reply must meet
-        verdict: the verdict on the last attempt; None: this is the first attempt
-        turn_id: the turn; delimiters of data are derived from it
+        rejection: the last attempt; None: this is the first attempt
     """
+    is_beside = constants.policy_version > 11
+    told = "" if is_beside else constants.instructions
     if asked is not None:
-        instructions = told_output(instructions, asked.text)
+        told = told_output(told, asked.text)
     if acceptance:
-        instructions = told_criteria(instructions, acceptance, verdict.unmet if verdict is not None else ())
-    if verdict is not None and verdict.refusal:
-        instructions = told_refusal(instructions, fence(turn_id, verdict.refusal))
-    return instructions
+        told = told_criteria(told, acceptance, rejection.verdict.unmet if rejection is not None else ())
+    if rejection is not None:
+        told = _told_problem(told, rejection, is_always_told=is_beside)
+    if not is_beside:
+        return {"instructions": told}
+    return {"instructions": constants.instructions, REQUIREMENTS: told} if told else {"instructions": constants.instructions}
+
+
+def _told_problem(told: str, rejection: Rejection, *, is_always_told: bool) -> str:
+    """What the next attempt is told, with what was wrong with the last one.
+
+    Args:
+        told: what it is told besides
+        rejection: the last attempt
+        is_always_told: False: only the problem of an object that the caller's model refused is told
+    """
+    verdict, error, turn_id = rejection
+    if verdict.refusal:
+        return told_refusal(told, fence(turn_id, verdict.refusal))
+    if not is_always_told or verdict.unmet:
+        return told
+    if error is not None and error.reason == "OUTPUT_SCHEMA":
+        return told_refusal(told, fence(turn_id, error.detail))
+    return told_refusal(told, fence(turn_id, verdict.reason), "reply")
 
 
 async def as_rejected(

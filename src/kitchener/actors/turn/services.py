@@ -86,7 +86,9 @@ class StepConstraints:
             found = self._with_both if plan.offers_tools else self._with_items
         else:
             found = self._with_tools if plan.offers_tools else self.synthesize
-        return found if plan.tool_choice is None else found.replaced(tool_choice=plan.tool_choice)
+        if plan.tool_choice is None or not (plan.offers_tools or offers_items):
+            return found
+        return found.replaced(tool_choice=plan.tool_choice)
 
     def with_client_tools(self, constraints: Constraints, names: tuple[str, ...]) -> Constraints:
         """The constraints of a reply, with the tools that the caller of the turn runs.

@@ -1,7 +1,7 @@
 """Describes one step of a turn's chain: the type, the input and the limits of a work order, and whether its tokens suffice.
 
 `turn.py` and `reply_check.py` make steps; `chain.py` turns each into a work order. A step that the tokens left do not cover may
-still run as the turn's last call, without tools. Explained in `docs/turn.md`.
+still run as the turn's last call, which may call no tool. Explained in `docs/turn.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,9 @@ from kitchener.actors.turn.reply import MESSAGE_TOO_LARGE, SESSION_USED_UP, Repl
 from kitchener.actors.work.budget import Budget
 from kitchener.canonical import canonical_bytes
 from kitchener.records.entries import ConstraintsMapping, WorkOrderType
+from kitchener.records.events import POLICY_VERSION
 from kitchener.records.parts import StoredPart
+from kitchener.records.prompt import NO_TOOL_CHOICE
 from kitchener.records.ref import RefMapping
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.tools.deferred_loop import Resumption
@@ -44,11 +46,15 @@ class TurnStep(NamedTuple):
     """The deferred tool loop that the step continues; None: it continues none."""
 
     def retried(
-        self, failed: WorkOrder, constraints: Constraints, prior_results: Sequence[Mapping[str, object]], instructions: str
+        self,
+        failed: WorkOrder,
+        constraints: Constraints,
+        prior_results: Sequence[Mapping[str, object]],
+        told: Mapping[str, object],
     ) -> "TurnStep":
         """The next attempt after a failed one: with these limits, the failed attempt's tool results, and its problem."""
         return self._replace(
-            input_context={**self.input_context, "instructions": instructions},
+            input_context={**self.input_context, **told},
             constraints=constraints,
             prior_results=prior_results,
             parent=failed.wo_id,
@@ -87,6 +93,8 @@ class StepBudget(NamedTuple):
     turn_budget: int
     earlier: Sequence[WorkOrder]
     """The turn's earlier work orders."""
+    policy_version: int = POLICY_VERSION
+    """The version of the rules that the turn follows."""
 
     @property
     def is_last_call(self) -> bool:
@@ -112,6 +120,11 @@ class StepBudget(NamedTuple):
         if self.left >= self.needed or not self.is_last_call:
             return {"token_budget": most}, limits
         limits.pop("turn_limit", None)
+        if self.policy_version > 11:
+            choice = NO_TOOL_CHOICE if constraints.allowed_tools else None
+            if choice is not None:
+                limits["tool_choice"] = choice
+            return {"token_budget": most, "turn_limit": 0, "tool_choice": choice}, limits
         limits.pop("allowed_tools", None)
         limits.pop("results_budget", None)
         return {"token_budget": most, "turn_limit": 0, "allowed_tools": (), "results_budget": None}, limits

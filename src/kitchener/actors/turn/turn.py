@@ -20,14 +20,15 @@ from kitchener.actors.turn.authority_in_turn import TurnAuthority
 from kitchener.actors.turn.chain import WorkOrderChain
 from kitchener.actors.turn.reply import Reply, TurnOutcome
 from kitchener.actors.turn.reply_check import (
+    Rejection,
     apology_after,
     as_rejected,
     closing_tool,
-    instructions_of,
     is_truncated,
     judge_reply,
     results_of,
     said_beside_calls,
+    told_of_reply,
 )
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn.step import TurnStep
@@ -199,7 +200,7 @@ class Turn:
             held_back=self._approval.held_back,
             client_tools=self._call.client_tools,
             policy_version=constants.policy_version,
-        ).choosing(self._call.tool_choice)
+        ).choosing(self._call.tool_choice, constants.policy_version)
         results = await self._use_tool(plan.tool_request) if plan.tool_request is not None else []
         if isinstance(results, Reply):
             return results
@@ -360,8 +361,9 @@ class Turn:
             if self._constants.policy_version > 2:
                 had = results_of(chain.trace, wo, self._constants.policy_version)
                 prior = [*prior, *self._approval.earlier_results(wo), *had]
-            told = instructions_of(self._constants.instructions, self._call.output, acceptance, verdict, self.turn_id)
-            step = step.retried(wo, tighter(step.constraints, len(rejected)), prior, told)._replace(acceptance=acceptance)
+            told = told_of_reply(self._constants, self._call.output, acceptance, Rejection(verdict, wo.error, self.turn_id))
+            limits = tighter(step.constraints, len(rejected), self._constants.policy_version)
+            step = step.retried(wo, limits, prior, told)._replace(acceptance=acceptance)
 
     def _reply_step(
         self,
@@ -380,7 +382,7 @@ class Turn:
         inputs: dict[str, object] = {
             "user_message": self._said,
             "assembled_context": context.as_assembled(),
-            "instructions": instructions_of(constants.instructions, call.output, acceptance),
+            **told_of_reply(constants, call.output, acceptance),
             **constants.told_of_tools,
         }
         if call.client_tools is not None and plan.offers_tools:

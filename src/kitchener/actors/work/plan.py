@@ -6,7 +6,7 @@ A turn is a short chain: classify, then at most one tool call that the classific
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from kitchener.config import HO2Config, ModelChoice
 from kitchener.records.entries import (
@@ -52,9 +52,9 @@ class ChainPlan(NamedTuple):
     offers_items: bool = False
     """Whether the model may read stubs of its context in full."""
     tool_choice: str | None = None
-    """The tool that the first answer must call: `required` (any) or an id; None: the model chooses."""
+    """The tool that the first answer must call: `required` (any), an id, or `none`; None: the model chooses."""
 
-    def choosing(self, choice: str | None) -> "ChainPlan":
+    def choosing(self, choice: str | None, policy_version: int = POLICY_VERSION) -> "ChainPlan":
         """The plan under the caller's choice: `none`, `required` or the id of a tool; None: this plan.
 
         A tool that the classification asks for runs only if it fits the choice. The model then need not call it again.
@@ -62,6 +62,8 @@ class ChainPlan(NamedTuple):
         if choice is None:
             return self
         if choice == NO_TOOL_CHOICE:
+            if policy_version > 11:
+                return self._replace(tool_request=None, tool_choice=NO_TOOL_CHOICE)
             return ChainPlan(None, offers_tools=False)
         asked = self.tool_request
         if asked is not None and choice in (ANY_TOOL_CHOICE, asked.tool_id):
@@ -82,9 +84,9 @@ def plan_chain(
     """Plans the rest of a turn's chain after the classification.
 
     A command with a valid request for an allowed tool runs the tool before the reply. A question does so only if the tool is
-    read-only, because an effect needs a command. A greeting gets no tools. With any other message, the model may call tools
-    while it writes the reply, also after a tool that the classification asked for; under version 1 of the policy, it may not
-    then.
+    read-only, because an effect needs a command. After a greeting, the model may call no tool, but is shown them, so that a
+    cache can serve the prompt. With any other message, it may call tools while it writes the reply, also after a tool that the
+    classification asked for. Under version 1 of the policy, it may not then; up to version 11, a greeting hides the tools.
 
     Args:
         classification: the classify work order's output
@@ -96,8 +98,11 @@ def plan_chain(
         policy_version: version of the rules
     """
     speech_act = str(classification.get("speech_act", ""))
-    if speech_act in _NO_TOOLS or not (allowed or client_tools is not None):
-        return ChainPlan(None, offers_tools=False, offers_items=speech_act not in _NO_TOOLS)
+    has_tools, is_social = bool(allowed) or client_tools is not None, speech_act in _NO_TOOLS
+    if is_social and policy_version > 11:
+        return ChainPlan(None, offers_tools=has_tools, offers_items=True, tool_choice=NO_TOOL_CHOICE)
+    if is_social or not has_tools:
+        return ChainPlan(None, offers_tools=False, offers_items=not is_social)
     request = _tool_request(classification.get("tool_request"))
     may_run = (
         request is not None and request.tool_id in allowed and request.tool_id not in held_back and room >= _TOOL_AND_REPLY
@@ -183,9 +188,10 @@ def told_output(instructions: str, schema: str) -> str:
     return f"{instructions}\n\n{asked}" if instructions else asked
 
 
-def told_refusal(instructions: str, problem: str) -> str:
-    """Returns the instructions of a retry, with what was wrong with the last object, in a data block."""
-    return f"{instructions}\n\nThe last object was refused. What is wrong with it stands in this data block:\n{problem}"
+def told_refusal(instructions: str, problem: str, refused: Literal["object", "reply"] = "object") -> str:
+    """Returns the instructions of a retry, with what was wrong with the last object or reply, in a data block."""
+    told = f"The last {refused} was refused. What is wrong with it stands in this data block:\n{problem}"
+    return f"{instructions}\n\n{told}" if instructions else told
 
 
 def _listed(criteria: Sequence[str]) -> str:
@@ -215,14 +221,21 @@ def given_results(
     return results
 
 
-def tighter(constraints: Constraints, attempt: int) -> Constraints:
-    """The constraints of a retry: temperature 0, a smaller budget and no tool rounds."""
+def tighter(constraints: Constraints, attempt: int, policy_version: int = POLICY_VERSION) -> Constraints:
+    """The constraints of a retry: temperature 0, a smaller budget and no tool rounds.
+
+    Args:
+        constraints: those of the last attempt
+        attempt: number of the last attempt, from 1
+        policy_version: version of the rules
+    """
+    tools = constraints.allowed_tools if attempt == 1 or policy_version > 11 else ()
     return constraints.replaced(
         temperature=0.0,
         token_budget=min(constraints.token_budget, max(256, constraints.token_budget * 3 // 4)),
         turn_limit=0,
-        tool_choice=None,
-        allowed_tools=() if attempt > 1 else constraints.allowed_tools,
+        tool_choice=NO_TOOL_CHOICE if tools and policy_version > 11 else None,
+        allowed_tools=tools,
     )
 
 

@@ -169,15 +169,36 @@ async def test_a_model_that_asks_wrongly_is_told_and_may_go_on(tmp_path: Path, a
     assert done.cost.tool_calls == 0
 
 
-async def test_at_the_turn_limit_the_last_call_offers_no_tools(tmp_path: Path) -> None:
+async def test_at_the_turn_limit_the_last_call_shows_the_tools_and_allows_none(tmp_path: Path) -> None:
+    """What a cache serves of the rounds before, it serves of the last call too."""
     asked = use("double", n=1)
     async with open_bench(tmp_path, asked, asked, REPLY, tools=REGISTRY) as bench:
         done = await bench.executor.execute(looping("double", turn_limit=2))
-        offered = [len(request.tools) for request in bench.gateway.requests]
+        offered = [(len(request.tools), request.tool_choice) for request in bench.gateway.requests]
         hashes = [payload["request_hash"] for payload in await bench.payloads("LLM_CALL")]
     assert done.state == "completed"
-    assert offered == [1, 1, 0]
+    assert offered == [(1, None), (1, None), (1, "none")]
     assert len(set(hashes)) == 3
+
+
+async def test_a_model_that_calls_tools_although_it_must_not_is_asked_without_them(tmp_path: Path) -> None:
+    """Some servers do not know the choice `none`. The call does not run."""
+    asked = use("double", n=1)
+    async with open_bench(tmp_path, asked, asked, REPLY, tools=REGISTRY) as bench:
+        done = await bench.executor.execute(looping("double", turn_limit=1))
+        offered = [(len(request.tools), request.tool_choice) for request in bench.gateway.requests]
+        ran = len([each for each in await bench.types() if each == "TOOL_CALL"])
+    assert (done.state, done.output_result, ran) == ("completed", {"response_text": "Done."}, 1)
+    assert offered == [(1, None), (1, "none"), (0, None)]
+
+
+async def test_a_repair_shows_the_tools_and_allows_none(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, use("double", n=1), "no object", '{"n": 2}', tools=REGISTRY) as bench:
+        asked = looping("double").replaced(output_schema={"type": "object", "required": ["n"]})
+        done = await bench.executor.execute(asked)
+        offered = [(len(request.tools), request.tool_choice) for request in bench.gateway.requests]
+    assert done.output_result == {"response_text": '{"n": 2}', "output": {"n": 2}}
+    assert offered == [(1, None), (1, None), (1, "none")]
 
 
 async def test_a_model_that_asks_for_tools_where_none_are_offered_is_taken_by_its_text(tmp_path: Path) -> None:

@@ -79,6 +79,29 @@ async def test_one_callers_refused_value_of_a_field_leaves_the_field_to_all_othe
     assert [field in hit.body for hit in server.hits] == [True, False, True, False, True]
 
 
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_model_that_calls_tools_although_it_must_not_is_shown_none_from_then_on(streams: bool) -> None:
+    """Where it may not call any; elsewhere it is shown them as before."""
+    calls = [{"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    script = [chunks({"tool_calls": calls}), *[events(["Hi."])] * 2] if streams else [message(tool_calls=calls)]
+    async with endpoint(*script, *[completion("Hi.")] * 2) as (server, provider):
+        for choice in ("none", "none", None):
+            request = ask(tools=(TOOL,), tool_choice=choice)
+            if streams:
+                await streamed(provider, tools=(TOOL,), tool_choice=choice)
+            else:
+                await provider.complete(request)
+    assert [hit.body.get("tool_choice") for hit in server.hits] == ["none", None, "auto"]
+    assert ["tools" in hit.body for hit in server.hits] == [True, False, True]
+
+
+async def test_a_server_that_refuses_the_choice_of_no_tool_is_shown_no_tools() -> None:
+    async with endpoint(error(400, "tool_choice: 'none' is not supported"), *[completion("Hi.")] * 2) as (server, provider):
+        for _ in range(2):
+            assert (await provider.complete(ask(tools=(TOOL,), tool_choice="none"))).text == "Hi."
+    assert ["tools" in hit.body for hit in server.hits] == [True, False, False]
+
+
 async def test_refused_values_are_remembered_within_a_bound() -> None:
     refused = RefusedFields("p", frozenset())
     asked = [ask(output_schema={**SCHEMA, "title": f"t{number}"}) for number in range(REMEMBERED_VALUES + 1)]

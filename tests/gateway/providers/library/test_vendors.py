@@ -187,7 +187,7 @@ async def test_a_model_that_takes_either_tools_or_a_schema_gets_the_tools() -> N
     answer = Answer(orjson.dumps({"candidates": [{"content": content, "finishReason": "STOP"}], "modelVersion": "g-1"}))
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tool = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
-    async with fake_server(answer, answer) as server:
+    async with fake_server(answer, answer, answer) as server:
         google = ProviderConfig(
             kind="model", model="google:gemini-2.0-flash", base_url=server.url.removesuffix("/v1"), api_key="env:HOME"
         )
@@ -195,10 +195,30 @@ async def test_a_model_that_takes_either_tools_or_a_schema_gets_the_tools() -> N
         async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
             with_both = await gateway.complete(ask(tools=(tool,), output_schema=schema), on_attempt=Told())
             with_schema = await gateway.complete(ask(output_schema=schema), on_attempt=Told())
-    assert with_both.structured == with_schema.structured == {"n": 1}
+            repair = ask(tools=(tool,), tool_choice="none", output_schema=schema)
+            without_calls = await gateway.complete(repair, on_attempt=Told())
+    assert with_both.structured == with_schema.structured == without_calls.structured == {"n": 1}
     sent = [repr(hit.body) for hit in server.hits]
     assert ("functionDeclarations" in sent[0], "application/json" in sent[0]) == (True, False)
     assert ("functionDeclarations" in sent[1], "application/json" in sent[1]) == (False, True)
+    assert ("functionDeclarations" in sent[2], "application/json" in sent[2]) == (False, True)
+
+
+async def test_anthropic_is_shown_the_tools_of_results_that_no_further_call_may_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses a request with results of tools which the request does not describe."""
+    monkeypatch.setenv("KITCHENER_TEST_KEY", "sk-some-key")
+    tool = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
+    asked = Message("assistant", "", tool_uses=(ToolUse("tu-1", "look", {}),))
+    said = (Message("user", "Look!"), asked, Message("tool", "nothing", tool_use_id="tu-1", tool_id="look"))
+    async with fake_server(Answer(orjson.dumps(ANTHROPIC_ANSWER))) as server:
+        url = server.url.removesuffix("/v1")
+        it = ProviderConfig(kind="model", model=_CLAUDE + "haiku-4-5", base_url=url, api_key="env:KITCHENER_TEST_KEY")
+        config = RouterConfig(default_provider="it", providers={"it": it})
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            await gateway.complete(ask(messages=said, tools=(tool,), tool_choice="none"), on_attempt=Told())
+    (hit,) = server.hits
+    assert [each["name"] for each in hit.body["tools"]] == ["look"]
+    assert hit.body["tool_choice"] == {"type": "none"}
 
 
 async def test_an_unknown_vendor_is_named_by_the_check_and_by_the_opening() -> None:

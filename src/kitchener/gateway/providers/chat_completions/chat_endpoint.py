@@ -34,7 +34,7 @@ from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
 from kitchener.logs import get_logger
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
+from kitchener.records.prompt import NO_TOOL_CHOICE, PromptRequest, PromptResponse, TextPiece
 
 AFTER_END_S: Final = 0.5
 """Longest wait for the end of a connection's answer after its last event, seconds."""
@@ -149,7 +149,7 @@ class ChatEndpoint:
             finally:
                 answer.close()
             reader.rest()
-            return reader.response(is_whole=True)
+            return self._learned(request, reader.response(is_whole=True))
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
             raise self._failure(error) from hide(error, self._redaction)
 
@@ -179,7 +179,7 @@ class ChatEndpoint:
                 answer.close()
             if text := pieces.take(reader.rest()) + pieces.rest():
                 yield TextPiece(1, text)
-            yield reader.response(is_whole=is_whole)
+            yield self._learned(request, reader.response(is_whole=is_whole))
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
             raise self._failure(error) from hide(error, self._redaction)
 
@@ -207,6 +207,12 @@ class ChatEndpoint:
                 # Remembered only now, because a text that one user caused may name a field by chance.
                 self._refused.add(asked, request, without - known)
             return answer
+
+    def _learned(self, request: PromptRequest, response: PromptResponse) -> PromptResponse:
+        """Remembers a model that calls tools although it must not, so that it is shown none where it must not call any."""
+        if response.tool_uses and request.tool_choice == NO_TOOL_CHOICE:
+            self._refused.add(request.model_id or self._model_id or "", request, frozenset(("tool_choice",)))
+        return response
 
     @property
     def left_out(self) -> frozenset[OptionalField]:

@@ -9,7 +9,7 @@ import orjson
 
 from kitchener.media.media_types import IMAGES
 from kitchener.records.parts import MessagePart
-from kitchener.records.prompt import ANY_TOOL_CHOICE, Message, PromptRequest, ToolSpec
+from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE, Message, PromptRequest, ToolSpec
 
 OptionalField = Literal[
     "response_format",
@@ -53,7 +53,7 @@ def request_body(
         model: its model
         streams: whether the answer comes as a stream of events
         without: fields that this model refuses; in place of `max_tokens`, it gets the newer `max_completion_tokens`,
-            and in place of the ids of tool requests short ones
+            in place of the ids of tool requests short ones, and in place of a choice of no tool no tools
     """
     messages = [_message(each, provider_id, without) for each in request.messages]
     body: dict[str, object] = {"model": model, "stream": streams, "messages": messages}
@@ -62,9 +62,10 @@ def request_body(
         body["temperature"] = request.temperature
     if streams and "stream_options" not in without:
         body["stream_options"] = {"include_usage": True}
-    if request.tools:
+    takes_choice = "tool_choice" not in without
+    if request.tools and (takes_choice or request.tool_choice != NO_TOOL_CHOICE):
         body["tools"] = [_tool(each) for each in request.tools]
-        if "tool_choice" not in without:
+        if takes_choice:
             body["tool_choice"] = _tool_choice(request.tool_choice)
     if request.output_schema is not None and "response_format" not in without:
         body["response_format"] = _response_format(request.output_schema)
@@ -148,7 +149,7 @@ def _tool(tool: ToolSpec) -> dict[str, object]:
 
 
 def _tool_choice(choice: str | None) -> str | dict[str, object]:
-    if choice is None or choice == ANY_TOOL_CHOICE:
+    if choice in (None, ANY_TOOL_CHOICE, NO_TOOL_CHOICE):
         return choice or "auto"
     return {"type": "function", "function": {"name": choice}}
 

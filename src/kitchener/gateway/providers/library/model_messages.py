@@ -35,7 +35,7 @@ from kitchener.gateway.providers.checked_answers import (
 )
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.entries import FinishReason
-from kitchener.records.prompt import Message, PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import NO_TOOL_CHOICE, Message, PromptRequest, PromptResponse, ToolUse, Usage
 
 _FINISH_REASONS: dict[str | None, FinishReason] = {
     "stop": "stop",
@@ -93,17 +93,21 @@ def _spoken(message: Message) -> list[ModelResponsePart]:
 
 def parameters_for(request: PromptRequest, model: Model) -> ModelRequestParameters:
     """Tools, and the answer's schema where this model can be held to one. The prompt itself asks for JSON in any case."""
+    may_call, asks_object = request.tool_choice != NO_TOOL_CHOICE, request.output_schema is not None
+    # Tools that may not be called are not worth the schema.
+    is_held = asks_object and _takes_schema(model, has_tools=bool(request.tools) and may_call)
     tools = [
         ToolDefinition(name=tool.tool_id, description=tool.description, parameters_json_schema=dict(tool.parameters))
         for tool in request.tools
+        if may_call or not is_held or _takes_schema(model, has_tools=True)
     ]
-    if request.output_schema is None or not _takes_schema(model, bool(tools)):
+    if request.output_schema is None or not is_held:
         return ModelRequestParameters(function_tools=tools)
     answer = OutputObjectDefinition(json_schema=dict(request.output_schema), name="answer")
     return ModelRequestParameters(function_tools=tools, output_mode="native", output_object=answer)
 
 
-def _takes_schema(model: Model, has_tools: bool) -> bool:
+def _takes_schema(model: Model, *, has_tools: bool) -> bool:
     profile: dict[str, object] = dict(model.profile)
     if not profile.get("supports_json_schema_output", False):
         return False

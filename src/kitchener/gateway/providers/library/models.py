@@ -51,7 +51,7 @@ from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.routing import URL_NOT_TAKEN
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
 from kitchener.plain_names import cut_to
-from kitchener.records.prompt import ANY_TOOL_CHOICE, PromptRequest, PromptResponse, TextPiece
+from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE, PromptRequest, PromptResponse, TextPiece
 
 REMEMBERED_MODELS = 64
 Caching = Literal["marks", "key"]
@@ -164,7 +164,7 @@ class ModelProvider:
         if takes_temperature(model):
             asked["temperature"] = request.temperature
         if request.tool_choice is not None and request.tools:
-            asked["tool_choice"] = "required" if request.tool_choice == ANY_TOOL_CHOICE else [request.tool_choice]
+            asked["tool_choice"] = _tool_choice(request.tool_choice)
         if self._caching == "key":
             return cast(ModelSettings, {**asked, "openai_prompt_cache_key": request.session_id})
         if self._caching == "marks":
@@ -172,6 +172,12 @@ class ModelProvider:
             goes_on = request.messages[-1].role == "tool"
             return cast(ModelSettings, {**asked, "anthropic_cache_instructions": True, "anthropic_cache_messages": goes_on})
         return asked
+
+
+def _tool_choice(choice: str) -> Literal["none", "required"] | list[str]:
+    if choice == NO_TOOL_CHOICE:
+        return "none"
+    return "required" if choice == ANY_TOOL_CHOICE else [choice]
 
 
 def takes_temperature(model: Model) -> bool:
