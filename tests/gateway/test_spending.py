@@ -12,7 +12,7 @@ import pytest
 from kitchener import RuntimeConfig, tool
 from kitchener.config import ModelPrice, SpendingConfig
 from kitchener.errors import ProviderError
-from kitchener.gateway.spending import MeteredGateway, SpendingBook
+from kitchener.gateway.spending_limits import MeteredGateway, SpendingBook
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 from kitchener.records.turn import TurnResult

@@ -98,7 +98,7 @@ from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Us
 from kitchener.records.ref import Ref
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.replaying.comparison import line_diff
-from kitchener.runtime.portable.sources import imported_sources
+from kitchener.runtime.portable.source_file import imported_sources
 from kitchener.runtime.setting_checks import check_is_configured
 from kitchener.schemas.schema_steps import steps
 from kitchener.serve.agui.run_input import read_run

@@ -72,7 +72,7 @@ POLICY: Final = (
     "memory.timestamps",
     "memory.overlays",
     "memory.signals",
-    "memory.subject",
+    "memory.subject_memory",
     "actors.executor.answers",
     "actors.attention.retriever",
     "actors.authority.authority",

@@ -21,7 +21,7 @@ from kitchener.records import events
 from kitchener.records.entries import SourceKind
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import RecordedPrompt, TurnPrompts, read_prompts
-from kitchener.replaying.on_record.sources import RecordedSources, changed_sources
+from kitchener.replaying.on_record.recorded_sources import RecordedSources, changed_sources
 from kitchener.runtime import open_runtime
 from kitchener.runtime.erasure import erase_subject
 from kitchener.runtime.root_layout import agent_classes, ledger_paths, settings_of

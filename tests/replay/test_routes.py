@@ -9,7 +9,7 @@ from kitchener.config import ProviderConfig, Route, RouterConfig, RuntimeConfig
 from kitchener.errors import ProviderError
 from kitchener.records.prompt import Attempt
 from kitchener.replaying import open_replays, replay_session
-from kitchener.replaying.on_record.routes import Routes
+from kitchener.replaying.on_record.route_differences import Routes
 from kitchener.runtime import open_runtime
 from kitchener.runtime.root_layout import settings_of
 from kitchener.testing import ScriptedProvider, prompt_request

@@ -13,7 +13,7 @@ from kitchener.errors import LedgerDamaged, NotOnRecord
 from kitchener.ids import memory_namespace
 from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.records import events
-from kitchener.replaying.on_record.ledgers import memory_settings, open_recorded
+from kitchener.replaying.on_record.recorded_ledgers import memory_settings, open_recorded
 from kitchener.runtime.root_layout import sealer_of
 from kitchener.sealing import Keyring, Sealer
 from kitchener.tuning import GateRecord, GateSetting, read_gate_record, simulate

@@ -13,7 +13,7 @@ from kitchener.config.router import price_of
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import Attempt
-from kitchener.replaying.on_record.ledgers import open_recorded
+from kitchener.replaying.on_record.recorded_ledgers import open_recorded
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.tuning import OWN_MODELS, PastAttempt, RecordedCall, Reroute, Router, RouteSummary, Tokens, read_calls

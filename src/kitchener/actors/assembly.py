@@ -20,7 +20,7 @@ from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.authority.authority import ContextAuthority, TurnComparer
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.consolidation.triggers import BackgroundJobs, ConsolidationTriggers
-from kitchener.actors.erasure import ErasureGuard
+from kitchener.actors.erasure_guard import ErasureGuard
 from kitchener.actors.intent_calls import IntentCalls
 from kitchener.actors.policy_identity import policy_identity
 from kitchener.actors.sessions.active_text import ActiveText

@@ -56,7 +56,7 @@ POLICY_MODULES: Final = (
     "kitchener.memory.timestamps",
     "kitchener.memory.overlays",
     "kitchener.memory.signals",
-    "kitchener.memory.subject",
+    "kitchener.memory.subject_memory",
     "kitchener.records.entries.common",
     "kitchener.records.spoken",
     "kitchener.records.tokens",

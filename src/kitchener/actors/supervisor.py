@@ -17,7 +17,7 @@ from kitchener.actors.admission.outside_entries import OutsideEntries
 from kitchener.actors.approval.given_answer import GivenAnswer
 from kitchener.actors.assembly import GivenParts, SharedResources, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
-from kitchener.actors.erasure import ErasureGuard
+from kitchener.actors.erasure_guard import ErasureGuard
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.actors.sessions.item_tool import ContextItems

@@ -10,7 +10,7 @@ from kitchener.inspection.shown_text import UNREADABLE, one_line, short_time
 from kitchener.memory import GateResult, Overlay, SignalAccumulator
 from kitchener.memory.bias import weight_of
 from kitchener.memory.signals import Cut
-from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.records import events
 from kitchener.times import iso_of
 

@@ -26,7 +26,7 @@ from kitchener.memory.overlays import (
 )
 from kitchener.memory.reader import DEFAULT_NAMESPACE, ReadOperations, TimeInput, check_writable
 from kitchener.memory.signals import normalise
-from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.entries import MemoryPayload, OverlayDeactivatedPayload, OverlayWeightPayload, QuarantinePayload

@@ -21,8 +21,8 @@ from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, normalise
-from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import quoted
 from kitchener.records import events

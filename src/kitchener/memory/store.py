@@ -1,6 +1,6 @@
 """Appends signals to the long-term memory and opens its two ledgers: `HO3Memory`, one object with READ and LOG.
 
-LOG appends and returns; nothing here starts a task or calls a model. `overlay_log.py` logs learned lines, `subject.py`
+LOG appends and returns; nothing here starts a task or calls a model. `overlay_log.py` logs learned lines, `subject_memory.py`
 folds entries, and `subject_cache.py` caches the folds. Explained in `docs/memory.md`.
 """
 
@@ -19,7 +19,6 @@ from kitchener.errors import CallerError
 from kitchener.ledger import Ledger, LedgerClient, LedgerEntry
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.index.index_dirs import index_dir_of
-from kitchener.memory.erasure import ErasureCounts, find_traces
 from kitchener.memory.overlay_log import OverlayOperations, entry_base, subject_in
 from kitchener.memory.reader import (
     DEFAULT_NAMESPACE,
@@ -31,7 +30,6 @@ from kitchener.memory.reader import (
 from kitchener.memory.recorded_signals import turn_of_signals
 from kitchener.memory.signals import event_id as event_id_of
 from kitchener.memory.signals import events_of_turn, has_closed_words, keyed_id, known_id, normalise, plain_id
-from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import (
     OVERLAYS,
     SIGNALS,
@@ -40,6 +38,8 @@ from kitchener.memory.subject_cache import (
     overlay_keys,
     signal_keys,
 )
+from kitchener.memory.subject_memory import SubjectMemory
+from kitchener.memory.subject_traces import ErasureCounts, find_traces
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import Json, LoggedSignalPayload, SignalPayload, payload_as

@@ -13,7 +13,7 @@ import anyio
 
 from kitchener.ledger import StoredEntry
 from kitchener.memory.recorded_signals import seen_in
-from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.records.events import IMPORTED_TYPES, SUBJECT_ERASED, read_payload
 from kitchener.records.index_keys import keys_of_imported
 

@@ -1,6 +1,6 @@
 """Runs recorded sessions again with the recorded answers of models and tools, and compares every decision with the ledger."""
 
-from kitchener.replaying.on_record.sources import SourceChange
+from kitchener.replaying.on_record.recorded_sources import SourceChange
 from kitchener.replaying.rebuilt_prompts import RecordedPrompt, RequestPart, TurnPrompts, read_prompts
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.reruns import Rerun, ShownContext

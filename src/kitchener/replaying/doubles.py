@@ -34,7 +34,7 @@ from kitchener.records.tools.server_tools import ServerTool
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ToolQuestion
 from kitchener.records.work_order import Cost, DirectCall, DirectReply, HO1ExecutorProtocol, WorkOrder
-from kitchener.replaying.on_record.routes import Routes
+from kitchener.replaying.on_record.route_differences import Routes
 from kitchener.replaying.on_record.turn_tape import TurnTape
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.tape import Diverged, Tape

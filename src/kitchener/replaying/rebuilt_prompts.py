@@ -32,9 +32,9 @@ from kitchener.records.tokens import ESTIMATORS
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
 from kitchener.replaying.doubles import RecordedClock, RecordedGateway
 from kitchener.replaying.on_record.before_import import ledgers_before_import
-from kitchener.replaying.on_record.ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.on_record.routes import AnyRoute
-from kitchener.replaying.on_record.sources import read_sources
+from kitchener.replaying.on_record.recorded_ledgers import RecordedLedgers, open_recorded
+from kitchener.replaying.on_record.recorded_sources import read_sources
+from kitchener.replaying.on_record.route_differences import AnyRoute
 from kitchener.replaying.on_record.turn_tape import TurnTape, recordings_of
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.replay_supervisors import run_turn

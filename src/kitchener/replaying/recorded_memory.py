@@ -13,8 +13,8 @@ from kitchener.memory.reader import MemoryReader, TimeInput
 from kitchener.memory.recorded_signals import seen_in, stored_signals, turn_of_signals
 from kitchener.memory.signals import event_id, events_of_turn, normalise
 from kitchener.memory.store import SignalOperations
-from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.records import events
 from kitchener.records.entries import DegradationPayload, payload_as
 from kitchener.records.ref import Ref

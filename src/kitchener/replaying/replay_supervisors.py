@@ -39,8 +39,8 @@ from kitchener.replaying.doubles import (
     recorded_client_tools,
     taped_output,
 )
-from kitchener.replaying.on_record.routes import Routes
-from kitchener.replaying.on_record.sources import PresentSources
+from kitchener.replaying.on_record.recorded_sources import PresentSources
+from kitchener.replaying.on_record.route_differences import Routes
 from kitchener.replaying.on_record.turn_tape import TurnTape, providers_of, recordings_of
 from kitchener.replaying.replay_ledgers import ReplayLedgers
 from kitchener.replaying.tape import Tape

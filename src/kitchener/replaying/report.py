@@ -9,7 +9,7 @@ import orjson
 
 from kitchener.plain_names import counted
 from kitchener.records.entries import NestedTurn
-from kitchener.replaying.on_record.sources import SourceChange
+from kitchener.replaying.on_record.recorded_sources import SourceChange
 from kitchener.replaying.on_record.turn_tape import AS_ERASED
 
 _SHOWN: Final = 600

@@ -37,8 +37,13 @@ from kitchener.replaying.doubles import (
     RecordedClock,
 )
 from kitchener.replaying.on_record.before_import import ledgers_before_import
-from kitchener.replaying.on_record.ledgers import RecordedLedgers, open_recorded
-from kitchener.replaying.on_record.sources import PresentSources, RecordedConfigurations, SourceChange, recorded_outputs
+from kitchener.replaying.on_record.recorded_ledgers import RecordedLedgers, open_recorded
+from kitchener.replaying.on_record.recorded_sources import (
+    PresentSources,
+    RecordedConfigurations,
+    SourceChange,
+    recorded_outputs,
+)
 from kitchener.replaying.on_record.turn_tape import TurnTape, item_name
 from kitchener.replaying.recorded_memory import RecordedLearning, RecordedMemory
 from kitchener.replaying.replay_ledgers import ReplayLedger, ReplayLedgers

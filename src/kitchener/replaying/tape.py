@@ -25,7 +25,7 @@ from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import TYPE_TAGS
 from kitchener.replaying.comparison import Difference, first_difference, stems_from
-from kitchener.replaying.on_record.sources import RecordedSources
+from kitchener.replaying.on_record.recorded_sources import RecordedSources
 from kitchener.replaying.on_record.turn_tape import TurnTape, item_name, turns_of
 from kitchener.replaying.report import ReplayDivergence
 from kitchener.replaying.signatures import RecordedSigners

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 import anyio.to_thread
 
-from kitchener.actors.erasure import ErasureGuard
+from kitchener.actors.erasure_guard import ErasureGuard
 from kitchener.actors.similarity.vector_store import erase_vectors
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig

@@ -27,7 +27,7 @@ from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
 from kitchener.errors import CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.embeddings.factory import open_embeddings
-from kitchener.gateway.spending import NOTHING, MeteredGateway, SpendingBook, Spent
+from kitchener.gateway.spending_limits import NOTHING, MeteredGateway, SpendingBook, Spent
 from kitchener.ids import IdSource, SessionId, check_erasable
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.lanes.fair_queue import LaneStatistics

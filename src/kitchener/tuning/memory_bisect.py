@@ -16,8 +16,8 @@ from kitchener.ledger.format.lines import NO_END
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import Cut, RecordedEvent
-from kitchener.memory.subject import SubjectMemory
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, fold_subject, signal_keys
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.plain_names import quoted
 from kitchener.records.entries import TurnStartedPayload, payload_as
 from kitchener.replaying import Replays, Rerun, ShownContext

@@ -1,7 +1,7 @@
 """Folds the memory's two ledgers into the gate checks that `gates.py` simulates.
 
-`memory/subject.py` folds the entries and gives the recorded verdicts. As in the turn, a turn's gates are checked at its last
-signal entry, so that they count all of its signals.
+`memory/subject_memory.py` folds the entries and gives the recorded verdicts. As in the turn, a turn's gates are checked at its
+last signal entry, so that they count all of its signals.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from kitchener.memory import MemoryReader
 from kitchener.memory.bias import weight_of
 from kitchener.memory.recorded_signals import seen_in
 from kitchener.memory.signals import Cut
-from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.entries import OverlayPayload, SignalPayload, payload_as

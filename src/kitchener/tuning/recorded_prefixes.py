@@ -21,7 +21,7 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.ref import Ref
-from kitchener.replaying.on_record.sources import RecordedSources, read_sources
+from kitchener.replaying.on_record.recorded_sources import RecordedSources, read_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.tuning.prompt_prefixes import PromptPrefix, TurnPrefix
 

@@ -16,7 +16,7 @@ from kitchener.records.entries import ToolDefinition
 from kitchener.replaying import TurnPrompts, read_prompts, replay_session
 from kitchener.runtime import export_session, import_session
 from kitchener.runtime.erasure import erase_subject
-from kitchener.runtime.portable.sources import imported_sources
+from kitchener.runtime.portable.source_file import imported_sources
 from kitchener.runtime.root_layout import ledger_paths, sealer_of
 from kitchener.sealing import Keyring
 from kitchener.testing import ScriptedProvider

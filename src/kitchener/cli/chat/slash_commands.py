@@ -22,7 +22,7 @@ from kitchener.inspection.turns.recorded_session import fold_entries, read_past
 from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
 from kitchener.memory import HO3Memory
 from kitchener.memory.signals import Cut
-from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.replaying import read_prompts

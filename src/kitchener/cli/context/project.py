@@ -40,7 +40,7 @@ from kitchener.memory.bias import select_biases
 from kitchener.records import events
 from kitchener.records.entries import ProjectionMode, TurnStartedPayload, payload_as
 from kitchener.records.ref import Ref
-from kitchener.replaying.on_record.ledgers import memory_settings
+from kitchener.replaying.on_record.recorded_ledgers import memory_settings
 from kitchener.runtime.root_layout import index_dir
 from kitchener.signing import load_signer
 from kitchener.times import iso_of

@@ -39,7 +39,7 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.index_keys import SIGNERS_KEY
-from kitchener.replaying.on_record.sources import entries_of_sources
+from kitchener.replaying.on_record.recorded_sources import entries_of_sources
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import Signer, is_public_key, load_signer, make_key
 from kitchener.small_files import is_file

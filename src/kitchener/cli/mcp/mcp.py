@@ -24,7 +24,7 @@ from kitchener.plain_names import shown_path
 from kitchener.records import events
 from kitchener.records.entries import SourceRecordedPayload, payload_as
 from kitchener.records.tools.runnable_tool import ToolIdentity
-from kitchener.replaying.on_record.sources import read_sources
+from kitchener.replaying.on_record.recorded_sources import read_sources
 from kitchener.runtime.tools.connected_servers import look_at_servers
 
 app = App(name="mcp", help="List MCP servers and their tools, and check what changed.")

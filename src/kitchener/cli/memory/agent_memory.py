@@ -19,7 +19,7 @@ from kitchener.inspection.shown_text import short_time
 from kitchener.memory import MemoryReader
 from kitchener.memory.recorded_signals import seen_in, stored_signals
 from kitchener.memory.signals import Cut, normalise
-from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.entries import OverlayPayload, payload_as

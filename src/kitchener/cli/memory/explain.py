@@ -14,7 +14,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
 from kitchener.memory.reader import record_facts
 from kitchener.memory.signals import RecordedEvent
-from kitchener.memory.subject import why_erased
+from kitchener.memory.subject_memory import why_erased
 from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import (

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.inspection.shown_text import UNREADABLE, one_line, short_time
 from kitchener.memory.signals import Cut
-from kitchener.memory.subject import SubjectMemory
+from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import counted
 from kitchener.records import events

@@ -45,7 +45,7 @@ from kitchener.inspection.turns.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.overlays import parse_overlay
-from kitchener.memory.subject import readable_overlay
+from kitchener.memory.subject_memory import readable_overlay
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,

@@ -15,7 +15,7 @@ from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
 from kitchener.records.events import IMPORTED_TYPES
 from kitchener.records.index_keys import imported_key, index_keys
-from kitchener.replaying.on_record.ledgers import RecordedLedgers
+from kitchener.replaying.on_record.recorded_ledgers import RecordedLedgers
 
 
 async def ledgers_before_import(recorded: RecordedLedgers, session_id: str) -> RecordedLedgers | None:

@@ -33,7 +33,7 @@ from kitchener.records.index_keys import (
 )
 from kitchener.records.parts import StoredPart
 from kitchener.runtime.portable.folder import KEY, LEDGERS, Manifest, content_file, kids_in, write_folder
-from kitchener.runtime.portable.sources import SOURCES, named_by, sources_to_export
+from kitchener.runtime.portable.source_file import SOURCES, named_by, sources_to_export
 from kitchener.runtime.root_layout import (
     INDEX_KEYS,
     LedgerName,

@@ -1,8 +1,8 @@
 """Writes one session as a folder, and reads and verifies such a folder.
 
 The folder has `manifest.json`, a file for each ledger with entries, `sources.json` with the sources of its turns' requests
-(`sources.py`), the images and files of its messages as stored, and on request the subject's key. A ledger's file has the form
-of a part of a bundle (`docs/proof.md`): the entries as stored, and the chain that links them to the ledger's head. All
+(`source_file.py`), the images and files of its messages as stored, and on request the subject's key. A ledger's file has the
+form of a part of a bundle (`docs/proof.md`): the entries as stored, and the chain that links them to the ledger's head. All
 functions block. `exporter.py` decides what belongs in a folder.
 """
 
@@ -34,7 +34,7 @@ from kitchener.records.entries import Payload
 from kitchener.records.events import CONTEXT_IMPORTED, PART_ATTACHED, SEALED_FIELDS, SIGNER_DECLARED
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
-from kitchener.runtime.portable.sources import SOURCES, imported_sources, named_by
+from kitchener.runtime.portable.source_file import SOURCES, imported_sources, named_by
 from kitchener.runtime.root_layout import LedgerName, ledger_ids
 from kitchener.sealed_values import sealing_key_id
 from kitchener.small_files import is_directory, is_file, read_regular, sync_directory, write_private

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from kitchener.config import ModelPrice
-from kitchener.gateway.spending import NOTHING, Spent, spent_by_call
+from kitchener.gateway.spending_limits import NOTHING, Spent, spent_by_call
 from kitchener.ledger import Ledgers
 from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, payload_as

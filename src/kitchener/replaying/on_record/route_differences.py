@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway.routing import Candidate, plan_longer, plan_route
 from kitchener.records.prompt import RULES_PROVIDER, Attempt, PromptRequest
-from kitchener.replaying.on_record.sources import RecordedSources
+from kitchener.replaying.on_record.recorded_sources import RecordedSources
 
 RouteDifference = tuple[dict[str, object], dict[str, object]]
 """The recorded provider and model of an attempt, and the present ones."""
