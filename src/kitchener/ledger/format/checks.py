@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import orjson
 import rfc8785
 
+from kitchener.canonical import is_deep
 from kitchener.ledger.format.bulk import (
     AT_ONCE,
     FIELDS,
@@ -48,6 +49,8 @@ LineBatch = list[tuple[int, int, EntryBody, str]]
 
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{6}(?:Z|\+00:00)")
 _BRACE: Final = ord("}")
+MAX_BODY_DEPTH: Final = 254
+"""Most levels of arrays and objects in a body, as the fast encoder has it. Writers allow fewer (`canonical.MAX_DEPTH`)."""
 
 
 class _Due(NamedTuple):
@@ -298,6 +301,8 @@ def check_body(fields: EntryBody, body: bytes) -> None:
     """Checks a body with the slow canonical encoder; raises BadLine if it is not canonical or not the body of an entry."""
     if sorted(fields) != [*FIELDS] or not isinstance(fields["payload"], dict):
         raise BadLine("entry", "entity_id, entry_type, payload and timestamp", other_bytes(len(body)))
+    if is_deep(body.decode(), MAX_BODY_DEPTH):
+        raise BadLine("entry", f"no more than {MAX_BODY_DEPTH} levels", other_bytes(len(body)))
     try:
         canonical = rfc8785.dumps(orjson.loads(body))
     except (ValueError, RecursionError) as error:
