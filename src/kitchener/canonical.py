@@ -84,16 +84,16 @@ def parse_json(text: str) -> Any:
     return json.loads(text, strict=False)
 
 
-def is_deep(text: str, levels: int = MAX_DEPTH) -> bool:
-    """Whether brackets outside the strings of a JSON text nest deeper than some levels. The text need not be valid."""
-    if text.count("[") + text.count("{") <= levels:
+def is_deep(text: str) -> bool:
+    """Whether brackets outside the strings of a JSON text nest deeper than `MAX_DEPTH`. The text need not be valid."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     depth = 0
     for found in _BRACKET_OR_STRING.finditer(text):
         first = found[0][0]
         if first in "[{":
             depth += 1
-            if depth > levels:
+            if depth > MAX_DEPTH:
                 return True
         elif first in "]}":
             depth -= 1
