@@ -17,6 +17,10 @@ const sorted = (fields) => Object.fromEntries(Object.entries(fields).sort())
 const VOUCHER = { public_key: KEY, sig: '"[0-9a-f]{128}"', signer: NAME, timestamp: NAME }
 const HEADS = [{}, { commits: HASH }, { commits: HASH, ...TREE }].map((more) => form(sorted({ ...HEAD, ...VOUCHER, ...more })))
 const UNSIGNED = form(sorted({ ...HEAD, ...TREE })), PATH = RegExp(`^\\[(?:${HASH}(?:,${HASH})*)?]$`), BOUNDS = RegExp(`^\\[${BATCH}(?:,${BATCH})*]$`)
+const SPAN = { ledger_id: NAME, number: NUM, first_seq: NUM, last_seq: NUM, first_chain_hash: HASH, last_chain_hash: HASH }
+const SEALS = [{ format: '"kitchener-seal/1"' }, { format: '"kitchener-seal/2"', tree: HASH }]
+  .map((more) => form(sorted({ ...SPAN, length: NUM, sha256: HASH, previous: HASH, ...more })))
+const MOMENT = /^(?!0000)\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{6}(Z|\+00:00)$/
 const NAMED = RegExp(`^(${ID})(?:\\.\\d\\d)?$`) // a reference may name a piece of an entry
 // Which fields of which entries hold references; what looks like one anywhere else is somebody's words.
 const REFS = new Map(Object.entries({
@@ -25,6 +29,7 @@ const REFS = new Map(Object.entries({
   PROJECTION_COMPUTED: ['eligible_refs', 'flags', 'proof_refs', 'suppressed_refs', 'visible_refs']
 }))
 const START = { seq: 0, batch: [0, 1, 1], chain_hash: `sha256:${'0'.repeat(64)}` } // what entry 1 follows
+const LEVELS = 254 // the deepest that arrays and objects may stand in each other
 
 const hash = (data) => `sha256:${createHash('sha256').update(data).digest('hex')}`
 const printable = (text) => text.replace(/[\p{C}\u2028\u2029]/gu, '\ufffd')
@@ -35,10 +40,16 @@ function demand (where, field, expected, found, isSo = JSON.stringify(expected) 
 const same = (where, expected, found) =>
   Object.keys(expected).forEach((field) => demand(where, field, expected[field], found[field]))
 // RFC 8785: JSON as JavaScript writes it, the keys sorted by UTF-16 units, which is how JavaScript sorts text.
-function canonical (value) {
-  if (Array.isArray(value)) return `[${value.map(canonical).join()}]`
-  const field = (key) => `${JSON.stringify(key)}:${canonical(value[key])}`
-  return value instanceof Object ? `{${Object.keys(value).sort().map(field).join()}}` : JSON.stringify(value)
+function canonical (value, level = 1) {
+  if (!(value instanceof Object)) return isExact(value) ? JSON.stringify(value) : undefined
+  if (level > LEVELS) throw new Error('nested too deeply')
+  if (Array.isArray(value)) return `[${value.map((item) => canonical(item, level + 1)).join()}]`
+  return `{${Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${canonical(value[key], level + 1)}`).join()}}`
+}
+function isExact (value) { // not so a number of 64 bits that other readers take for an integer, which a double may not hold
+  if (!Number.isInteger(value) || Number.isSafeInteger(value) || Math.abs(value) >= 1e21) return true
+  const read = BigInt(JSON.stringify(value))
+  return BigInt.asIntN(64, read) !== read && BigInt.asUintN(64, read) !== read
 }
 // Of what is no line of a ledger not a byte is told, and of a line its envelope: a path may lead to somebody's key file.
 const FIELD = '"(?:seq|entry_id|batch|entry_hash|chain_hash)":(?:\\d+|\\[[\\d,]+]|"(?:E-[\\d-]+|sha256:[\\da-f]+)")'
@@ -65,7 +76,16 @@ function entryOf (where, text, body) {
   const isObject = JSON.stringify({ ...entry.payload }) === JSON.stringify(entry.payload)
   demand(where, 'entry', 'entity_id, entry_type, payload and timestamp', other(body), isEntry && isObject)
   same(where, { timestamp: `${day}T${time.slice(11)}` }, entry)
+  const isDay = JSON.stringify(new Date(`${time.slice(0, 19)}Z`)) === `"${time.slice(0, 19)}.000Z"`
+  demand(where, 'timestamp', 'UTC with microseconds', other(time), isDay && MOMENT.test(time))
   return { ...link, ...entry, body }
+}
+// Time does not go back. Of an entry that is not shown, only the day is known.
+function checkTime (link, before) {
+  const { where, entry_id, timestamp, body } = link, past = before.moment ?? ''
+  const time = body ? timestamp.slice(0, 26) : entry_id.slice(2, 12)
+  demand(where, 'timestamp', `not before ${past}`, time, time >= past.slice(0, time.length))
+  link.moment = time > past ? time : past
 }
 // All that a link says, but for its day, its entry hash and the size of a new commit, follows from the link before it.
 function checkLink (link, before) {
@@ -74,6 +94,7 @@ function checkLink (link, before) {
   const batch = place === size ? [number + 1, 1, link.batch[2]] : [number, place + 1, size]
   const chain_hash = hash(`kitchener/1|${before.chain_hash}|${ledger_id}|${seq}|${entry_id}|${entry_hash}`)
   same(where, { ledger_id, seq, entry_id: id, batch, chain_hash }, link)
+  checkTime(link, before)
   return link
 }
 function checkChain (links, before, each) {
@@ -122,41 +143,66 @@ function checkHead (where, head, link, given) { // `link` is the one that it vou
   return `signed by ${signer} (${given ? 'the given key' : 'a key it names itself'}), on ${timestamp}`
 }
 
-// A whole ledger: the lines of its finished segments, then of its own file, which may begin where one is unfinished.
+// The manifests of a ledger's finished segments, each of which has the hash of the one before. The last one is a draft if the
+// ledger's own file still begins where it does: then its segment is not finished, and a copy of it is not read.
+const fileOf = (number, kind) => `${String(number).padStart(6, '0')}.${kind}`
+function sealsOf (path, own) {
+  const folder = `${path}.segments`, names = fs.existsSync(folder) ? fs.readdirSync(folder) : [], seals = []
+  const count = names.reduce((most, name) => Math.max(most, /^(\d{6,})\.(?:seal|segment)$/.exec(name)?.[1] ?? 0), 0)
+  for (let number = 1, last = { last_seq: 0, hash: START.chain_hash }; number <= count; number += 1) {
+    const where = fileOf(number, 'seal'), file = `${folder}/${where}`
+    demand(where, 'file', `the manifest of segment ${number}`, 'nothing', fs.existsSync(file))
+    const bytes = fs.readFileSync(file), seal = parse(bytes, where, '\n'), { ledger_id, first_seq, last_seq } = seal ?? {}
+    const isSeal = SEALS.some((each) => each.test(bytes.toString('latin1').slice(0, -1)))
+    demand(where, 'framing', 'a manifest as it was written', other(bytes), isSeal && first_seq <= last_seq)
+    same(where, { number, ledger_id: last.ledger_id ?? ledger_id, previous: last.hash, first_seq: last.last_seq + 1 }, seal)
+    seals.push(last = { ...seal, hash: hash(bytes) })
+  }
+  const [, begin] = /^{"ledger_id":"[^"]*","seq":(\d+),/.exec(own.toString('latin1', 0, 2048)) ?? []
+  if (begin !== `${seals.at(-1)?.first_seq}`) return seals
+  const { length } = seals.pop(), size = own.length
+  demand(path, 'length', `at least ${length} bytes, as its draft ${fileOf(seals.length + 1, 'seal')} says`, size, size >= length)
+  return seals
+}
+// A whole ledger: the lines of its finished segments, each of which is what its manifest says, then of its own file.
 function * entriesOf (path) {
-  const own = fs.readFileSync(path), [, begin] = /"seq":(\d+),/.exec(own.toString('latin1', 0, 2048)) ?? []
-  for (let number = 1, count = 0, isOwn = false; !isOwn; number += 1) {
-    const name = `${String(number).padStart(6, '0')}.segment`, file = `${path}.segments/${name}`
-    isOwn = begin === `${count + 1}` || !fs.existsSync(file)
-    const data = isOwn ? own : fs.readFileSync(file)
-    for (let at = 0, line = 1, end; at < data.length; at = end, line += 1, count += 1) {
+  const own = fs.readFileSync(path)
+  for (const seal of [...sealsOf(path, own), undefined]) {
+    const name = seal && fileOf(seal.number, 'segment'), data = seal ? fs.readFileSync(`${path}.segments/${name}`) : own
+    if (seal) same(name, { length: data.length, sha256: hash(data) }, seal)
+    let first, link, peaks = []
+    for (let at = 0, line = 1, end; at < data.length; at = end, line += 1) {
       end = data.indexOf('\n', at) + 1 || data.length
-      const where = `${isOwn ? '' : `${name} `}line ${line} (byte ${at})`, text = data.toString('latin1', at, end)
-      const [, link, body] = /^({.*?),"entry":({.*})}\n$/s.exec(text) ?? ['', text, '']
-      yield { ...entryOf(where, `${link}}`, Buffer.from(body, 'latin1')), number }
+      const where = `${seal ? `${name} ` : ''}line ${line} (byte ${at})`, text = data.toString('latin1', at, end)
+      const [, envelope, body] = /^({.*?),"entry":({.*})}\n$/s.exec(text) ?? ['', text, '']
+      link = entryOf(where, `${envelope}}`, Buffer.from(body, 'latin1'))
+      peaks = push([...peaks], link.leaf)
+      first ??= link
+      yield Object.assign(link, { number: seal?.number, first: first.seq, peaks })
     }
+    if (!seal) continue
+    const { ledger_id, seq, chain_hash, batch } = link, where = fileOf(seal.number, 'seal'), tree = seal.tree && textOf(rootOf(peaks))
+    same(where, { ledger_id, last_seq: seq, first_chain_hash: first.chain_hash, last_chain_hash: chain_hash, tree }, seal)
+    demand(where, 'last_seq', 'the end of a commit', batch, batch[1] === batch[2])
   }
 }
 function verifyLedger (path, given) {
   const side = `${path}.checkpoint`, isSigned = fs.existsSync(side)
   const { frontier, ...head } = isSigned ? parse(fs.readFileSync(side), side, '\n') : {}
-  let vouched, commits = START.chain_hash, segments = [], lines = [], first, before, count = 0
+  let vouched, commits = START.chain_hash, segments = [], before, count = 0
   const last = checkChain(entriesOf(path), START, (link) => {
     if (link.batch[1] === link.batch[2]) commits = hash(`kitchener/1/commits|${commits}|${link.seq}`)
     if (vouched || !isSigned) return
-    const { ledger_id, seq, number, leaf } = link
-    if (before && before.number !== number) {
-      segments = push(segments, segmentOf(ledger_id, first, before.seq, rootOf(lines)))
-      lines = []
+    const leafOfSegment = ({ ledger_id, first, seq, peaks }) => segmentOf(ledger_id, first, seq, rootOf(peaks))
+    if (before && before.number !== link.number) {
+      segments = push(segments, leafOfSegment(before))
       count += 1
     }
-    if (!lines.length) first = seq
-    lines = push(lines, leaf)
     before = link
-    if (seq !== head.seq) return
-    const root = rootOf(push([...segments], segmentOf(ledger_id, first, seq, rootOf(lines))))
-    const tree = treeOf({ ...link, segments: count + 1 }, root)
-    vouched = { ...link, commits, segments: count + 1, tree, frontier: [...segments, ...lines].map(([, root]) => textOf(root)) }
+    if (link.seq !== head.seq) return
+    const root = rootOf(push([...segments], leafOfSegment(link))), tree = treeOf({ ...link, segments: count + 1 }, root)
+    const frontier = [...segments, ...link.peaks].map(([, root]) => textOf(root))
+    vouched = { ...link, commits, segments: count + 1, tree, frontier }
   })
   const told = `${last.seq} entries, head ${last.chain_hash}`
   const by = isSigned && checkHead(side, head, vouched, given)
@@ -184,7 +230,9 @@ function checkPath (part, rows) {
     const id = link.entry_id.slice(0, 13) + String(link.seq).padStart(12, '0')
     demand(link.where, 'batch', 'a place in its commit', link.batch, link.batch[1] <= link.batch[2])
     demand(link.where, 'seq', `more than ${before.seq}`, link.seq, link.seq > before.seq)
-    return same(link.where, { entry_id: id }, link) ?? link
+    same(link.where, { entry_id: id }, link)
+    checkTime(link, before)
+    return link
   }, START)
   const due = { fields: ['head', 'ledger_id', 'path', 'rows', 'segments'] }, text = JSON.stringify(head)
   same(ledger_id, due, { fields: Object.keys(part) })

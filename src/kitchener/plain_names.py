@@ -46,6 +46,11 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def without_halves(text: str) -> str:
+    """Returns a text that has a UTF-8 form: `U+FFFD` for each lone surrogate. Two together become their character."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def first_chars(text: str, most: int) -> str:
     """Returns the first `most` characters of a text, and `…` if it has more."""
     return text if len(text) <= most else f"{text[:most]}…"

@@ -1,9 +1,11 @@
 """`kitchener replay`: exit codes, texts for people and JSON for programs."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from kitchener.sealing import Keyring
 from tests.cli.commands import write_messages
 from tests.cli.conftest import Cli
 
@@ -95,6 +97,68 @@ def test_damage_exits_with_6(recorded: Cli, tmp_path: Path) -> None:
     outcome = recorded("replay", "--session", sessions(recorded)[-1])
     assert outcome.code == 6
     assert "ho1m.jsonl" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["HO1/ADMIN/ho1m.jsonl", "HO2/ADMIN/context.jsonl"])
+def test_a_missing_ledger_exits_with_6(recorded: Cli, tmp_path: Path, name: str) -> None:
+    """Nothing can be compared, so nothing diverged; also without an index, which would know of the ledger."""
+    root = tmp_path / ".kitchener"
+    (root / name).unlink()
+    shutil.rmtree(root / "index")
+    for chosen in (("--all",), ("last", "--agent", "ADMIN"), ("--all", "--with-config", "kitchener.toml")):
+        outcome = recorded("replay", *chosen)
+        assert outcome.code == 6, outcome.out
+        assert "identical" not in outcome.out
+        ledger_id = "HO1M:ADMIN" if "ho1m" in name else "CONTEXT:ADMIN"
+        assert f"{root / name}: line 1 (byte 0): file: expected the ledger {ledger_id}, of which turn T-" in outcome.err
+        assert outcome.err.count("\n") == 1
+    assert recorded("replay", "--all", "--agent", "RESIDENT:bo").code == 0
+
+
+@pytest.mark.parametrize("name", ["signals.jsonl", "overlays.jsonl"])
+def test_a_missing_ledger_of_the_memory_exits_with_6(cli: Cli, tmp_path: Path, name: str) -> None:
+    """Of both, because a memory of which one half is gone is none, even if that half was empty."""
+    (tmp_path / "kitchener.toml").write_text("[agents.ADMIN]\nho3_enabled = true\n", encoding="utf-8")
+    messages = write_messages(tmp_path / "mine.txt", ("one", "hello"))
+    assert cli("run", messages, "-o", "mine.out").code == 0
+    assert cli("replay", "--all").code == 0
+    (missing,) = (tmp_path / ".kitchener").rglob(name)
+    missing.unlink()
+    outcome = cli("replay", "last")
+    assert (outcome.code, outcome.out) == (6, "")
+    assert f"{name}: line 1 (byte 0): file: expected the ledger {name[:-6].upper()}, of which turn T-" in outcome.err
+
+
+def test_sessions_whose_key_is_missing_exit_with_1(recorded: Cli, tmp_path: Path) -> None:
+    """Regression: without the keys nothing was replayed, and exit code 0 said that all was identical."""
+    shutil.move(tmp_path / ".kitchener.keys", tmp_path / "elsewhere")
+    outcome = recorded("replay", "--all")
+    assert (outcome.code, outcome.err) == (1, "")
+    *lines, last = outcome.out.splitlines()
+    assert last == "3 sessions, 0 turns identical, 0 sessions diverged, 3 sessions not readable without the missing keys"
+    verdicts = [line.partition("  ")[2] for line in lines if "not readable" not in line]
+    assert sorted(verdicts) == [
+        "not all compared, 0 turns identical, 1 skipped (1 unreadable)",
+        "not all compared, 0 turns identical, 1 skipped (1 unreadable)",
+        "not all compared, 0 turns identical, 2 skipped (2 unreadable)",
+    ]
+    told = recorded("replay", "--all", "--json")
+    assert (told.code, told.json["ok"]) == (1, False)
+    assert [each["identical"] for each in told.json["sessions"]] == [False] * 3
+    assert recorded("replay", "last", "--same-policy").code == 1
+    shutil.move(tmp_path / "elsewhere", tmp_path / ".kitchener.keys")
+    assert recorded("replay", "--all").code == 0
+
+
+def test_a_divergence_counts_before_a_missing_key(recorded: Cli, tmp_path: Path) -> None:
+    (tmp_path / "kitchener.toml").write_text(SETTINGS + 'standing_rules = ["Be kind."]\n', encoding="utf-8")
+    newest, _ = sessions(recorded, "--agent", "ADMIN")
+    (mine,) = [each for each in recorded("session", "list", "--json").json if each["session_id"] == newest]
+    keyring = Keyring(tmp_path / ".kitchener.keys")
+    keyring.destroy(mine["subject_id"])
+    outcome = recorded("replay", "--all")
+    assert outcome.code == 5
+    assert "1 session diverged" in outcome.out
 
 
 @pytest.mark.parametrize(

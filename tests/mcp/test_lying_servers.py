@@ -54,6 +54,45 @@ async def test_names_of_tools_cannot_stand_for_others(tmp_path: Path) -> None:
         assert await say(runtime, spaced) in ("a b ran", "a.b ran")
 
 
+BAD_SCHEMAS: dict[str, Any] = {
+    "properties that are a number": {"type": "object", "properties": 5},
+    "properties that are a list": {"type": "object", "properties": [{"a": {}}]},
+    "a property that is none": {"type": "object", "properties": {"a": None}},
+    "a property that is a text": {"type": "object", "properties": {"a": "string"}},
+    "required that is a text": {"type": "object", "required": "a"},
+    "required that is a list of numbers": {"type": "object", "required": [1]},
+    "a name of the schema's form that is a number": {"type": "object", "$schema": 7},
+    "an unknown type": {"type": "object", "properties": {"a": {"type": "text"}}},
+    "a pattern that is none": {"type": "object", "properties": {"a": {"pattern": "("}}},
+    "a reference that leads nowhere": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}},
+    "a list of types": {"type": ["object", "null"]},
+    "true": True,
+    "a text": "object",
+    "null": None,
+}
+
+
+@pytest.mark.parametrize("what", BAD_SCHEMAS)
+async def test_a_tool_whose_schema_is_none_leaves_the_others_in_place(what: str, tmp_path: Path) -> None:
+    """Regression: the protocol's library refused the whole list for the first ones, so the server was not connected."""
+    tools: list[Any] = ["echo", listed("bad", inputSchema=BAD_SCHEMAS[what]), "wipe"]
+    with captured_logs() as logs:
+        async with open_desk(tmp_path, {"fs": faulty(tmp_path / "fs", tools)}) as (runtime, provider):
+            assert await say(runtime, 'fs__echo {"text": "hi"}') == "hi"
+            assert offered(provider) == ["fs__echo", "fs__wipe"]
+            assert runtime.statistics()["mcp_servers"]["fs"]["refused"] == 1
+    (told,) = [each for each in logs if each["event"] == "MCP tool left out"]
+    assert (told["tool"], "its schema" in told["problem"]) == ("'bad'", True)
+
+
+async def test_what_is_no_tool_at_all_is_told_too(tmp_path: Path) -> None:
+    tools: list[Any] = [None, 5, [], {}, listed("echo")]
+    async with open_desk(tmp_path, {"fs": faulty(tmp_path / "fs", tools)}) as (runtime, provider):
+        assert await say(runtime, 'fs__echo {"text": "hi"}') == "hi"
+        assert offered(provider) == ["fs__echo"]
+        assert runtime.statistics()["mcp_servers"]["fs"]["refused"] == 4
+
+
 async def test_of_a_thousand_tools_only_the_allowed_and_first_are_offered(tmp_path: Path) -> None:
     tools = [f"tool_{number}" for number in range(1_000)]
     with captured_logs() as logs:

@@ -164,12 +164,13 @@ async def test_sealed_session_replays_identical(tmp_path: Path) -> None:
     Keyring(tmp_path / "keys").destroy("ada")
     without = files(tmp_path)
     gone = await replay_session(session_id, config=config, tools=TOOLS)
-    assert (gone.is_identical, gone.turns, gone.erased) == (True, (), 0)
+    assert (gone.is_identical, gone.divergence, gone.turns, gone.erased) == (False, None, (), 0)
     why = "the key of 'ada' is missing here and no erasure is on record: restore the keys from their backup"
     assert gone.as_json()["unreadable"] == gone.unreadable == why
     count = len(MESSAGES)
     assert gone.text() == (
-        f"{session_id}  not readable: {why}\n{session_id}  identical, 0 turns, {count} skipped ({count} unreadable)"
+        f"{session_id}  not readable: {why}\n"
+        f"{session_id}  not all compared, 0 turns identical, {count} skipped ({count} unreadable)"
     )
     assert files(tmp_path) == without
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from kitchener.canonical import canonical_bytes
-from kitchener.ledger.disk.manifests import folder_of, manifest_path, segment_path
+from kitchener.ledger.disk.manifests import FORMAT, NO_MANIFEST, SegmentManifest, folder_of, manifest_path, segment_path
+from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_line
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
-from tests.verifier.kit import needs_node, node, refused, refused_by_kitchener_alone
+from tests.verifier.kit import needs_node, node, refused
 from tests.verifier.proofs import bundle, fill, shown_rows, unsigned_heads
 
 pytestmark = needs_node
@@ -94,20 +95,12 @@ def copied(directory: Path, signer: Signer) -> Path:
     return ledger
 
 
-def manifests_of(ledger: Path) -> list[Path]:
-    return [file for file in files_of(ledger) if file.suffix == ".seal"]
-
-
 def test_every_byte_of_a_ledger_in_segments_is_guarded(tmp_path: Path, signer: Signer) -> None:
-    """Of manifests by Kitchener alone: they say nothing that the lines do not say."""
     ledger, draw = copied(tmp_path / "ledger", signer), random.Random(4)
-    manifests = manifests_of(ledger)
     assert refused([ledger], signer.public_key) == []
-    paths = [*with_one_byte_changed(ledger, [file for file in files_of(ledger) if file not in manifests], 25, draw)]
-    assert len(paths) == 150
+    paths = [*with_one_byte_changed(ledger, files_of(ledger), 25, draw)]
+    assert len(paths) == 250
     assert refused(paths) == paths
-    paths = [*with_one_byte_changed(ledger, manifests, 15, draw)]
-    assert refused_by_kitchener_alone(paths) == paths
 
 
 def test_a_segment_that_is_missing_or_in_anothers_place_is_refused(tmp_path: Path, signer: Signer) -> None:
@@ -121,6 +114,90 @@ def test_a_segment_that_is_missing_or_in_anothers_place_is_refused(tmp_path: Pat
     paths.append(with_another(ledger, ledger, b"", "empty"))
     paths.append(with_another(ledger, ledger, segment_path(ledger, 4).read_bytes(), "older"))
     assert refused(paths, signer.public_key) == paths
+
+
+def test_a_manifest_that_is_missing_or_in_anothers_place_is_refused(tmp_path: Path, signer: Signer) -> None:
+    ledger, paths = copied(tmp_path / "ledger", signer), list[Path]()
+    for number in (1, 2, 4):
+        other = manifest_path(ledger, number % 4 + 1).read_bytes()
+        paths.append(with_another(ledger, manifest_path(ledger, number), other, "swapped"))
+        paths.append(with_another(ledger, manifest_path(ledger, number), b"", "empty"))
+        paths.append(with_another(ledger, manifest_path(ledger, number), b"", "missing"))
+        manifest_path(paths[-1], number).unlink()
+    assert refused(paths, signer.public_key) == paths
+    assert "000004.seal: file: expected the manifest of segment 4, found nothing" in node(paths[-1:])[0]
+    for file in paths:
+        checkpoint_path(file).unlink()
+    assert refused(paths) == paths
+
+
+@pytest.mark.parametrize("field", ["first_chain_hash", "last_chain_hash", "sha256", "tree", "last_seq", "length", "ledger_id"])
+def test_manifests_that_fit_each_other_but_not_the_lines_are_refused(tmp_path: Path, signer: Signer, field: str) -> None:
+    ledger, paths = copied(tmp_path / "ledger", signer), list[Path]()
+    for number in (1, 4) if field != "ledger_id" else (1,):
+        paths.append(with_another(ledger, ledger, ledger.read_bytes(), f"{field}-{number}"))
+        before = None
+        for each in range(1, 5):
+            file = manifest_path(paths[-1], each)
+            fields = json.loads(file.read_bytes())
+            if each == number or (field == "ledger_id" and each > number):
+                fields[field] = _another(fields[field])
+            if before is not None:
+                fields["previous"] = f"sha256:{sha256(before).hexdigest()}"
+            before = canonical_bytes(fields) + b"\n"
+            file.unlink()
+            file.write_bytes(before)
+    assert refused(paths, signer.public_key) == paths
+    kept = [with_another(ledger, ledger, ledger.read_bytes(), "kept")]
+    assert refused(kept, signer.public_key) == []
+
+
+def _another(value: Any) -> Any:
+    return value + 1 if isinstance(value, int) else f"sha256:{'1' * 64}" if value.startswith("sha256:") else "ANOTHER"
+
+
+@pytest.mark.parametrize("number", [2**53, 2**53 + 1, 2**64])
+def test_a_manifest_with_a_number_that_no_reader_takes_is_refused(tmp_path: Path, signer: Signer, number: int) -> None:
+    ledger = copied(tmp_path / "ledger", signer)
+    data = manifest_path(ledger, 4).read_bytes()
+    fields = {**json.loads(data), "length": number}
+    raw = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    assert len(raw) > len(data)
+    path = with_another(ledger, manifest_path(ledger, 4), raw, "long")
+    assert refused([path]) == [path]
+
+
+def test_a_segment_that_ends_within_a_commit_is_refused(tmp_path: Path, signer: Signer) -> None:
+    """Somebody moved the first line of a commit into the segment before, and made both manifests anew."""
+    ledger = copied(tmp_path / "ledger", signer)
+    checkpoint_path(ledger).unlink()
+    places = range(1, 5)
+    lines = [segment_path(ledger, number).read_bytes().splitlines(keepends=True) for number in places]
+    number = next(n for n in (1, 2, 3) if json.loads(lines[n][0])["batch"][2] > 1)
+    lines[number - 1].append(lines[number].pop(0))
+    assert refused([ledger]) == []
+    _finish(ledger, lines)
+    assert refused([ledger]) == [ledger]
+    lines[number].insert(0, lines[number - 1].pop())
+    _finish(ledger, lines)
+    assert refused([ledger]) == []
+
+
+def _finish(ledger: Path, segments: list[list[bytes]]) -> None:
+    """Writes these segments with manifests that fit them."""
+    previous = NO_MANIFEST
+    for number, lines in enumerate(segments, 1):
+        data, peaks = b"".join(lines), Peaks()
+        peaks.extend(map(leaf_of_line, (line.rstrip(b"\n") for line in lines)))
+        first, last = json.loads(lines[0]), json.loads(lines[-1])
+        manifest = SegmentManifest(
+            *(FORMAT, first["ledger_id"], number, first["seq"], last["seq"], first["chain_hash"], last["chain_hash"]),
+            *(len(data), f"sha256:{sha256(data).hexdigest()}", previous, hash_text(peaks.root)),
+        )
+        for file, content in ((segment_path(ledger, number), data), (manifest_path(ledger, number), manifest.text)):
+            file.unlink()
+            file.write_bytes(content)
+        previous = manifest.hash
 
 
 def test_what_else_lies_beside_segments_is_ignored(tmp_path: Path, signer: Signer) -> None:
@@ -142,11 +219,11 @@ def test_of_an_unfinished_segment_every_byte_of_the_file_is_guarded(tmp_path: Pa
     assert refused([ledger, torn, gone], signer.public_key) == []
     draw = random.Random(5)
     drafts = [*with_one_byte_changed(ledger, [manifest_path(ledger, 4)], 50, draw)]
-    assert 25 < len(refused_by_kitchener_alone(drafts)) < 50
+    assert 25 < len(refused(drafts)) < 50
     backwards = canonical_bytes({**json.loads(manifest_path(ledger, 4).read_bytes()), "last_seq": 1}) + b"\n"
     paths = [with_another(ledger, manifest_path(ledger, 4), backwards, "backwards")]
     paths += with_one_byte_changed(ledger, [manifest_path(ledger, 3)], 25, draw)
-    assert refused_by_kitchener_alone(paths) == paths
+    assert refused(paths) == paths
     paths = [*with_one_byte_changed(ledger, [ledger], 50, draw)]
     assert refused(paths) == paths
 
@@ -163,7 +240,7 @@ def test_no_field_of_a_signed_head_or_of_a_seal_can_be_another(tmp_path: Path, s
     assert len(heads) > 30
     assert refused(heads) == heads
     manifests = [*changed(manifest_path(ledger, 1), 30), *changed(manifest_path(ledger, 4), 30)]
-    assert refused_by_kitchener_alone(manifests) == manifests
+    assert refused(manifests) == manifests
 
 
 def test_no_field_of_a_bundle_can_be_another(tmp_path: Path) -> None:

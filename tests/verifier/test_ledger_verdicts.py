@@ -14,16 +14,7 @@ from kitchener.ledger.bundles.bundle import BundleSelection, write_bundle
 from kitchener.ledger.format.lines import NO_HASH
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
-from tests.verifier.kit import (
-    needs_node,
-    node,
-    refused,
-    refused_by_kitchener_alone,
-    refused_by_the_script_alone,
-    relinked,
-    rewritten,
-    run,
-)
+from tests.verifier.kit import needs_node, node, python, refused, refused_by_the_script_alone, relinked, rewritten, run
 
 pytestmark = needs_node
 
@@ -147,26 +138,53 @@ def test_what_is_not_as_it_was_written_is_refused(tmp_path: Path, lines: list[by
     assert refused([path]) == [path]
 
 
-def test_only_kitchener_looks_at_the_form_of_times_and_at_their_order(tmp_path: Path) -> None:
+def test_a_time_in_another_form_and_one_that_goes_back_are_refused(tmp_path: Path) -> None:
     paths = list[Path]()
     for number, time in [
         (3, "2026-02-18T10:00:00.000000+00:00"),  # before the entry before
         (7, "2026-02-18T25:00:00.000000+00:00"),
         (7, "2026-02-18T23:00:00.000000+01:00"),
         (7, "2026-02-18T23:00:00+00:00"),
+        (7, "2026-02-18T23:60:00.000000+00:00"),
+        (7, "2026-02-18T23:00:60.000000+00:00"),
+        (7, "2026-02-18T24:00:00.000000+00:00"),
         (7, "2026-02-18T"),
     ]:
         paths.append(write(tmp_path / f"{len(paths)}.jsonl", consistent(number, "timestamp", time)))
-    assert refused_by_kitchener_alone(paths) == paths
+    assert refused(paths) == paths
+    assert refused([write(tmp_path / "short.jsonl", consistent(7, "timestamp", "2026-02-18T23:59:59.999999Z"))]) == []
 
 
-def test_only_kitchener_refuses_numbers_and_depths_that_other_readers_may_not_take(tmp_path: Path) -> None:
-    paths = list[Path]()
-    for value in (b"9007199254740992", b"-9007199254740992", b"[" * 300 + b"]" * 300):
-        lines = [line.rstrip(b"\n") for line in LINES]
-        lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":' + value))
-        paths.append(write(tmp_path / f"{len(paths)}.jsonl", [line + b"\n" for line in relinked(lines, NO_HASH)]))
-    assert refused_by_kitchener_alone(paths) == paths
+@pytest.mark.parametrize("day", ["2026-02-30", "2026-13-01", "2026-00-10", "2025-02-29", "0000-01-01"])
+def test_a_day_that_there_is_not_is_refused_although_the_entry_id_has_it(tmp_path: Path, day: str) -> None:
+    there_is = day_at_the_end(tmp_path / "there is.jsonl", "2028-02-29")
+    assert refused([there_is, path := day_at_the_end(tmp_path / "ledger.jsonl", day)]) == [path]
+
+
+def day_at_the_end(path: Path, day: str) -> Path:
+    """A ledger whose last entry is of this day, by its time and by its id."""
+    lines = consistent(7, "timestamp", f"{day}T12:00:00.000000+00:00")
+    lines[7] = lines[7].replace(b'"entry_id":"E-2026-02-18-', b'"entry_id":"E-%s-' % day.encode())
+    return write(path, [line + b"\n" for line in relinked([line.rstrip(b"\n") for line in lines], NO_HASH)])
+
+
+def test_numbers_and_depths_that_other_readers_may_not_take_are_refused(tmp_path: Path) -> None:
+    def with_values(*values: bytes) -> list[Path]:
+        paths = list[Path]()
+        for number, value in enumerate(values):
+            lines = [line.rstrip(b"\n") for line in LINES]
+            lines[1] = fresh(lines[1].replace(b'"scope":"SESSION"', b'"scope":' + value))
+            path = tmp_path / f"{values[0][:9].decode()}-{number}.jsonl"
+            paths.append(write(path, [line + b"\n" for line in relinked(lines, NO_HASH)]))
+        return paths
+
+    paths = with_values(
+        *(b"9007199254740992", b"-9007199254740992", b"9223372036854776000", b"9007199254740993"),
+        *(b"[" * 300 + b"]" * 300, b"[" * 253 + b"]" * 253, b'{"a":' * 253 + b"1" + b"}" * 253),
+    )
+    assert refused(paths) == paths
+    deep = [b"[" * 252 + b"]" * 252, b'{"a":' * 252 + b"1.5" + b"}" * 252, b'"%s"' % (b"[" * 300)]
+    assert refused(with_values(b"9007199254740991", b"-9007199254740991", *deep)) == []
 
 
 def test_only_the_script_refuses_what_the_fast_encoder_spells_in_another_way(tmp_path: Path) -> None:
@@ -244,6 +262,21 @@ def test_the_bundle_of_a_body_that_is_no_text_is_refused(tmp_path: Path) -> None
     other = write(tmp_path / "bundle.json", pieces)
     assert refused([other]) == [other]
     assert ": entry_hash: expected sha256:" in node([other])[0]
+
+
+@pytest.mark.parametrize("shown", [(1, 2, 3, 4, 5, 6, 7, 8), (3, 4), (4, 8)])
+@pytest.mark.parametrize("chain", [True, False], ids=["chain", "paths"])
+def test_the_bundle_of_a_time_that_goes_back_is_refused(tmp_path: Path, shown: tuple[int, ...], *, chain: bool) -> None:
+    """The writer of a ledger made it so; the row is named with the time before, or the day where only that is known."""
+    lines = consistent(3, "timestamp", "2026-02-18T10:00:00.000000+00:00")
+    if 3 not in shown:
+        lines = day_at_the_end(tmp_path / "days.jsonl", "2026-02-17").read_bytes().splitlines(keepends=True)
+    path, pieces = write(tmp_path / "ledger.jsonl", lines), list[bytes]()
+    wanted = BundleSelection(path, "HO2M:ADMIN", shown, (8, json.loads(lines[7])["chain_hash"]))
+    write_bundle(pieces.append, "T-1", "SES-1", [wanted], max_bytes=100_000, chain=chain)
+    other = write(tmp_path / "bundle.json", pieces)
+    for verdict in (python(other), *node([other])):
+        assert f"HO2M:ADMIN entry {4 if 3 in shown else 8}: timestamp: expected not before 2026-02-18T" in verdict
 
 
 def test_a_line_is_named_with_field_expected_and_found(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.actors.tools.named_tools import load_tools
-from kitchener.cli.exits import DIVERGED, OK
+from kitchener.cli.exits import DIVERGED, NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, named_argument
 from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.log_lines import nothing_logged
@@ -59,9 +59,10 @@ def replay(
     """Run recorded turns again, and report where they differ from the record.
 
     Verifies the ledgers, then runs each turn with the recorded answers of models and tools and compares every decision with
-    the record. Exits with 0 if all are identical, with 5 if a session diverges, with 6 if a ledger is damaged. Reports
-    sessions that were recorded under another policy; with --same-policy they exit with 5 too. With --with-config, --all prints
-    the sessions that would change and a count of all; --json has every session. Works while a server runs.
+    the record. Exits with 0 if all are identical, with 5 if a session diverges, with 6 if a ledger is damaged or missing, and
+    with 1 if a session cannot be compared because its key is missing. Reports sessions that were recorded under another
+    policy; with --same-policy they exit with 5 too. With --with-config, --all prints the sessions that would change and a
+    count of all; --json has every session. Works while a server runs.
 
     For example:
 
@@ -107,7 +108,8 @@ async def _replay(
                 again = _reports(config, classes, turn["session_id"], given, is_json=is_json)
                 reports += [each async for each in again]
     erased = sum(report.erased for report in reports if not report.is_of_memory)
-    ok = all(report.is_identical and not (same_policy and report.policy) for report in reports)
+    diverged = any(report.divergence is not None or (same_policy and report.policy is not None) for report in reports)
+    ok = not diverged and all(report.is_identical for report in reports)
     if is_json:
         of_memory, sessions = (
             [report.as_json() for report in reports if report.is_of_memory is each] for each in (True, False)
@@ -115,7 +117,7 @@ async def _replay(
         print_json({"ok": ok, "erased": erased, "sessions": sessions, "consolidations": of_memory})
     elif len(reports) != 1:
         print_text(_summary(reports, erased))
-    return OK if ok else DIVERGED
+    return OK if ok else DIVERGED if diverged else NEGATIVE
 
 
 async def _what_if(options: Options, session: str | None, tools: Sequence[str], other: Path, *, is_json: bool) -> int:
@@ -199,13 +201,15 @@ def _summary(reports: Sequence[ReplayReport], erased: int) -> str:
     sessions = sum(not report.is_of_memory for report in reports)
     turns = sum(len(report.turns) for report in reports)
     learned = sum(len(report.consolidations) for report in reports)
-    diverged = sum(not report.is_identical for report in reports)
+    diverged = sum(report.divergence is not None for report in reports)
+    unreadable = sum(bool(report.unreadable) for report in reports)
     consolidations = f" and {counted(learned, 'consolidation')}" if learned else ""
     others = sum(report.policy is not None for report in reports)
     policy = f", {counted(others, 'session')} recorded under another policy" if others else ""
+    no_key = f", {counted(unreadable, 'session')} not readable without the missing keys" if unreadable else ""
     gone = f", {counted(erased, 'turn')} erased with their subject" if erased else ""
     done = f"{counted(sessions, 'session')}, {counted(turns, 'turn')}{consolidations} identical"
-    return f"{done}, {counted(diverged, 'session')} diverged{policy}{gone}"
+    return f"{done}, {counted(diverged, 'session')} diverged{policy}{gone}{no_key}"
 
 
 def settings_and_tools(options: Options, tools: Iterable[str]) -> tuple[RuntimeConfig, tuple[Callable[..., object], ...]]:

@@ -357,7 +357,7 @@ class _WatchedStream:
         result = getattr(getattr(item, "message", None), "result", None)
         if isinstance(result, dict) and isinstance(listed := result.get("tools"), list) and "content" not in result:
             # The library refuses a whole page for one tool that is not as the protocol says, so it sees only what it needs.
-            self._state.listed = [each for each in listed if isinstance(each, dict)]
+            self._state.listed = [each if isinstance(each, dict) else {} for each in listed]
             result["tools"] = [found for each in self._state.listed if (found := _least(each)) is not None]
         return item
 
@@ -374,10 +374,24 @@ class _WatchedStream:
 
 
 def _least(tool: Mapping[str, object]) -> dict[str, object] | None:
-    """What the library needs of a listed tool; None: the tool has not even that."""
+    """What the library needs of a listed tool; None: it would refuse the tool, and the whole page with it."""
     name, schema = tool.get("name"), tool.get("inputSchema")
-    is_whole = isinstance(name, str) and isinstance(schema, dict) and schema.get("type") == "object"
+    is_whole = isinstance(name, str) and isinstance(schema, dict) and _is_read(schema)
     return {"name": name, "inputSchema": schema} if is_whole else None
+
+
+def _is_read(schema: Mapping[str, object]) -> bool:
+    """Whether the protocol's library can read the schema of a tool's arguments. What else is wrong with it, it does not see."""
+    properties, required = schema.get("properties"), schema.get("required")
+    return (
+        schema.get("type") == "object"
+        and isinstance(schema.get("$schema"), str | None)
+        and (
+            properties is None
+            or (isinstance(properties, dict) and all(isinstance(each, dict | bool) for each in properties.values()))
+        )
+        and (required is None or (isinstance(required, list) and all(isinstance(each, str) for each in required)))
+    )
 
 
 def library_of_protocol() -> "_Library":

@@ -128,8 +128,8 @@ class ReplayReport:
 
     @property
     def is_identical(self) -> bool:
-        """Whether every decision of every replayed turn equals the recorded one."""
-        return self.divergence is None
+        """Whether every decision of every replayed turn equals the recorded one, and no key is missing to replay a turn."""
+        return self.divergence is None and not self.unreadable
 
     @property
     def is_of_memory(self) -> bool:
@@ -180,9 +180,10 @@ class ReplayReport:
             rows.append(f"{self.session_id}  changed since: {each.name}{', as above' if each in told else ''}")
             rows += [] if each in told else _shown_diff(each.diff)
         told.update(self.changes)
-        if self.divergence is None:
-            return "\n".join([*rows, f"{self.session_id}  identical, {turns}{skipped}"])
-        return "\n".join([*rows, f"{self.session_id}  diverged after {turns}{skipped}", self.divergence.text()])
+        if self.divergence is not None:
+            return "\n".join([*rows, f"{self.session_id}  diverged after {turns}{skipped}", self.divergence.text()])
+        verdict = f"not all compared, {turns} identical" if self.unreadable else f"identical, {turns}"
+        return "\n".join([*rows, f"{self.session_id}  {verdict}{skipped}"])
 
 
 def _counts(reasons: Iterable[str]) -> str:

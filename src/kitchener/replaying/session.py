@@ -4,7 +4,7 @@ Models and tools return their recorded answers. Memory is read as of the recorde
 the recorded one. Nothing is written and no lock is taken. Explained in `docs/replay.md`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,14 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.tool import Tool
 from kitchener.config import HO2Config, RuntimeConfig
-from kitchener.errors import UnknownSession
+from kitchener.errors import LedgerDamaged, UnknownSession
 from kitchener.ids import anonymous_subject, memory_namespace
 from kitchener.lanes.calling_chain import called_by
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as
 from kitchener.records.index_keys import CONSOLIDATIONS_KEY, SIGNERS_KEY, shared_intents_key, subject_index_key
@@ -52,7 +53,7 @@ from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayRep
 from kitchener.replaying.signatures import RecordedSigners
 from kitchener.replaying.tape import Diverged, Tape
 from kitchener.runtime.agents.class_tools import tools_of
-from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
+from kitchener.runtime.root_layout import agent_classes, class_of, ledger_ids, ledger_paths, settings_of
 from kitchener.runtime.tools.connected_servers import wanted_tools
 
 _ANONYMOUS: Final = anonymous_subject("")
@@ -189,13 +190,17 @@ class Replays:
         recorded = self.recorded
         entries, subject_id = await self._read(session_id, (recorded.ho2m, recorded.ho1m))
         entries[OVERLAYS] = await self._overlays_of(subject_id)
-        return ConsolidationTape(session_id, entries, ho1m=recorded.ho1m, ho2m=recorded.ho2m)
+        tape = ConsolidationTape(session_id, entries, ho1m=recorded.ho1m, ho2m=recorded.ho2m)
+        for each in tape.consolidations:
+            self._require({recorded.ho1m: 1} if each.end is not None else {}, f"consolidation {each.turn_id}")
+        return tape
 
     async def tape_of(self, session_id: str) -> Tape:
         """The recorded entries of a session. Its turns are those that ran in this root.
 
         Raises:
             UnknownSession: it is not on record
+            LedgerDamaged: a ledger is missing that a turn has read
         """
         ho2m = self.recorded.ho2m
         # HO2m first: a turn's end becomes durable after everything it depends on, so the other ledgers then have all of it.
@@ -204,7 +209,31 @@ class Replays:
         names, signers = await self._names(subject_id), await self._recorded_signers()
         outputs = await recorded_outputs(self.recorded.sources, entries[ho2m])
         found = await self._configurations.of(entries[ho2m])
-        return Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers, outputs=outputs, configurations=found)
+        tape = Tape(session_id, entries, ho2m=ho2m, names=names, signers=signers, outputs=outputs, configurations=found)
+        for turn in tape.turns:
+            self._require(turn.read_positions, f"turn {turn.turn_id}")
+        return tape
+
+    def _require(self, read_positions: Mapping[str, int], reader: str) -> None:
+        """Raises LedgerDamaged if a ledger is missing of which something on record has read entries.
+
+        Without the check, a replay would report as divergence that the recorded answers are not there. The two ledgers of the
+        memory are used together, so both have to be there, even if one is empty.
+        """
+        missing = {
+            ledger_id: ledger_paths(self.settings, self.agent_class)[name]
+            for name, ledger_id in ledger_ids(self.agent_class).items()
+            if ledger_id not in self.recorded.readers
+        }
+        for ledger_id, path in missing.items():
+            seq = read_positions.get(ledger_id, 0)
+            if ledger_id in (SIGNALS, OVERLAYS):
+                is_needed = self.recorded.memory is not None and ledger_id in read_positions
+            else:
+                is_needed = seq > 0
+            if is_needed:
+                expected = f"the ledger {ledger_id}, of which {reader} read {counted(seq, 'entry', 'entries')}"
+                raise LedgerDamaged(str(path), line=1, offset=0, field="file", expected=expected, found="nothing")
 
     async def _read(self, session_id: str, ledger_ids: Iterable[str]) -> tuple[dict[str, Sequence[StoredEntry]], str]:
         """The session's entries by ledger id, and its subject."""

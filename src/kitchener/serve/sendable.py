@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from kitchener.plain_names import without_halves
+
 
 def as_json(value: object) -> bytes:
     """A value as JSON.
@@ -20,11 +22,6 @@ def as_json(value: object) -> bytes:
         return json.dumps(_plain_value(value), ensure_ascii=False).encode()
 
 
-def sendable_text(text: str) -> str:
-    """A text that can be sent: halves of characters are replaced."""
-    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
 def can_be_sent(value: object) -> bool:
     """Whether a value is not nested too deeply."""
     try:
@@ -36,9 +33,9 @@ def can_be_sent(value: object) -> bool:
 
 def _plain_value(value: Any) -> Any:
     if isinstance(value, str):
-        return sendable_text(value)
+        return without_halves(value)
     if isinstance(value, dict):
-        return {sendable_text(str(name)): _plain_value(each) for name, each in value.items()}
+        return {without_halves(str(name)): _plain_value(each) for name, each in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None  # as the fast way writes it; JSON has no such number
     return [_plain_value(each) for each in value] if isinstance(value, list | tuple) else value

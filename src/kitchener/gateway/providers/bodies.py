@@ -5,10 +5,11 @@ This module knows HTTP and JSON, but no vendor and no HTTP client. `chat_complet
 read every answer with it. Explained in `docs/gateway.md`.
 """
 
+import json
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 
@@ -293,6 +294,9 @@ def event_data(event: bytes) -> bytes:
 def parsed_json(text: bytes | bytearray) -> Any:
     """Parses the body or an event of an answer, within the limits of `check_json` but that on counts.
 
+    Half a character stays in its text, because the other half may come with the next event. Whatever takes a text removes it
+    (`plain_names.without_halves`).
+
     Raises:
         UnusableAnswer: the text is not JSON, nests too deep, or has too many values
     """
@@ -304,12 +308,34 @@ def parsed_json(text: bytes | bytearray) -> Any:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
+        if (halved := json_with_halves(text, error)) is not None:
+            return halved
         page = named_web_page(text[:_PAGE_HEAD].decode(errors="replace"))
         what = f"not valid JSON: {cut_to(error.msg, 100)}" if page is None else f"{page}, not JSON; check `base_url`"
         raise UnusableAnswer("malformed", f"the answer is {what}") from error
     if brackets > MAX_DEPTH or marks > MAX_VALUES:
         _check_shape(value)
     return value
+
+
+def json_with_halves(text: bytes | bytearray, error: orjson.JSONDecodeError) -> Any:
+    """Parses JSON that the fast parser refused for a lone surrogate; None: that was another error, or it has another one, too.
+
+    Raises:
+        UnusableAnswer: it nests too deep or has too many values
+    """
+    if "surrogate" not in error.msg:
+        return None
+    try:
+        value = json.loads(text, parse_constant=_refused)
+    except (ValueError, RecursionError):
+        return None
+    _check_shape(value)
+    return value
+
+
+def _refused(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def check_json(text: bytes | bytearray) -> None:

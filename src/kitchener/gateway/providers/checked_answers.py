@@ -1,8 +1,8 @@
 """Checks the parts of an answer and makes the response, for every kind of real provider. Nothing is sent from here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -10,6 +10,7 @@ from kitchener.canonical import MAX_DEPTH
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer, is_deeper
 from kitchener.gateway.providers.redaction import Redaction
+from kitchener.plain_names import without_halves
 from kitchener.records.entries import FinishReason
 from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.records.tokens import tokens_of_bytes
@@ -95,6 +96,7 @@ def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redac
             raise UnusableAnswer(
                 "malformed", f"the {what} of a tool request is not a name of up to {MAX_NAME_CHARS} characters"
             )
+    arguments = value_without_halves(arguments)
     read = object_in(arguments or "{}") if arguments is None or isinstance(arguments, str) else arguments
     if not isinstance(read, Mapping) or is_deeper(read, MAX_DEPTH):
         shown = redaction.text(arguments)[:_MAX_SHOWN_CHARS] if isinstance(arguments, str) else ""
@@ -102,6 +104,20 @@ def checked_tool_use(use_id: str, name: str, arguments: object, redaction: Redac
         problem = f"the arguments are not a JSON object of up to {MAX_DEPTH} levels; call the tool again with one{found}"
         return ToolUse(redaction.text(use_id), redaction.text(name), {}, problem, echo)
     return ToolUse(redaction.text(use_id), redaction.text(name), redaction.value(dict(read)), echo=echo)
+
+
+def answer_text(texts: Iterable[str], redaction: Redaction) -> str:
+    """Returns the text of an answer that came in parts, without keys and without halves of characters."""
+    return redaction.text(without_halves("".join(texts)))
+
+
+def value_without_halves(value: Any) -> Any:
+    """Returns a JSON value whose texts and names have a UTF-8 form. Its depth has been checked before."""
+    if isinstance(value, str):
+        return without_halves(value)
+    if isinstance(value, dict):
+        return {without_halves(name): value_without_halves(each) for name, each in value.items()}
+    return [value_without_halves(each) for each in value] if isinstance(value, list) else value
 
 
 def object_in(text: str) -> dict[str, object] | None:

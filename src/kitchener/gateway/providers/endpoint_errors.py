@@ -7,7 +7,7 @@ from typing import Final
 from kitchener.errors import ProviderReason
 from kitchener.errors.nested import with_causes
 from kitchener.gateway.providers.redaction import Redaction
-from kitchener.plain_names import cut_to
+from kitchener.plain_names import cut_to, without_halves
 
 MAX_DETAIL_CHARS: Final = 500
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -155,7 +155,7 @@ def named_web_page(text: str) -> str | None:
 
 def redacted_line(text: str, redaction: Redaction) -> str:
     """Returns the text in one line of at most `MAX_DETAIL_CHARS` characters, without keys."""
-    return cut_to(redaction.text(" ".join(text.split())), MAX_DETAIL_CHARS)
+    return cut_to(redaction.text(" ".join(without_halves(text).split())), MAX_DETAIL_CHARS)
 
 
 def hide(error: Exception, redaction: Redaction) -> Exception | None:

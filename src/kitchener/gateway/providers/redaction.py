@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
+from kitchener.plain_names import without_halves
+
 MIN_SECRET_CHARS: Final = 8
 """Shorter keys count as placeholders ("none", "EMPTY") and are not removed, because that would garble ordinary words."""
 MAX_SECRETS: Final = 4
@@ -112,22 +114,27 @@ class Redaction:
 
 
 class RedactedPieces:
-    """Removes keys from a streamed text, including keys that span several pieces.
+    """Removes keys from a streamed text, including keys that span several pieces, and joins characters that pieces divide.
 
-    The returned pieces together equal `Redaction.text` of the whole text.
+    The returned pieces together equal `Redaction.text` of the whole text, with `U+FFFD` for half a character.
     """
 
     def __init__(self, redaction: Redaction) -> None:
-        self._redaction, self._waiting = redaction, ""
+        self._redaction, self._waiting, self._half = redaction, "", ""
 
     def take(self, piece: str) -> str:
-        """Returns the text that can be shown now; "" if all of it may still be the beginning of a key."""
+        """Returns the text that can be shown now; "" if all of it may be the beginning of a key or of a character."""
+        if self._half or not piece.isascii():
+            piece = self._half + piece
+            self._half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""  # the next piece may have the other half
+            piece = without_halves(piece.removesuffix(self._half) if self._half else piece)
         shown, self._waiting = self._redaction.split(self._waiting + piece)
         return shown
 
     def rest(self) -> str:
         """Returns the held-back text after the last piece."""
-        waiting, self._waiting = self._waiting, ""
+        waiting = self._waiting + without_halves(self._half)
+        self._waiting = self._half = ""
         return self._redaction.text(waiting)
 
 

@@ -1,7 +1,7 @@
 """Turns a bundle into a report: whether the ledgers recorded its entries, and who signed their heads.
 
 Needs only the bundle: no ledger and no settings, and a public key only to know who signed. `verify/verify.mjs` does the same in
-JavaScript. `docs/proof.md` explains the checks, and lists those that only one of the two makes.
+JavaScript. `docs/proof.md` explains the checks.
 """
 
 import hashlib
@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 import orjson
+import rfc8785
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
@@ -266,6 +267,7 @@ def _check_projections(evidence: Sequence[Entry], known: Mapping[str, str], repo
                 )
             report.notes.append(f"{entry.where}: signed by {signer}, whose key is not known here")
             continue
-        unsigned = canonical_bytes({key: value for key, value in payload.items() if key != "authority"})
-        if not is_signed(known[signer], unsigned, str(sig)):
+        # Not `canonical_bytes`, which has the limits of what is written: this payload stands in a body that was checked.
+        unsigned: dict[str, Any] = {key: value for key, value in payload.items() if key != "authority"}
+        if not is_signed(known[signer], rfc8785.dumps(unsigned), str(sig)):
             raise BundleFault(entry.where, "authority.sig", f"a signature by {signer} over this payload", str(sig))

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from kitchener.canonical import canonical_bytes
+from kitchener.canonical import MAX_INTEGER, canonical_bytes
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps, path_problem
 from kitchener.ledger.format.lines import is_ledger_id, other_bytes
@@ -219,7 +219,7 @@ def _parsed(data: bytes) -> SegmentManifest | None:
         manifest.format == (FORMAT if "tree" in fields else EARLIER_FORMAT)
         and isinstance(manifest.ledger_id, str)
         and is_ledger_id(manifest.ledger_id)
-        and all(type(each) is int and each > 0 for each in numbers)
+        and all(type(each) is int and 0 < each <= MAX_INTEGER for each in numbers)
         and manifest.first_seq <= manifest.last_seq
         and all(isinstance(each, str) and _HASH.fullmatch(each) for each in hashes)
     )

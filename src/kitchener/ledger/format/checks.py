@@ -299,8 +299,9 @@ def check_body(fields: EntryBody, body: bytes) -> None:
     if sorted(fields) != [*FIELDS] or not isinstance(fields["payload"], dict):
         raise BadLine("entry", "entity_id, entry_type, payload and timestamp", other_bytes(len(body)))
     try:
+        orjson.dumps(fields)  # takes at most 254 levels; the slow encoder's limit depends on who called
         canonical = rfc8785.dumps(orjson.loads(body))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, orjson.JSONEncodeError) as error:
         raise BadLine("entry", "canonical JSON (RFC 8785)", other_bytes(len(body))) from error
     if canonical != body:
         raise BadLine("entry", "canonical JSON (RFC 8785)", other_bytes(len(body)))

@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.ids import approval_id
+from kitchener.plain_names import without_halves
 from kitchener.records.turn import ToolProgress, ToolRan, ToolStarted
 from kitchener.serve.agui.run_input import result_message_id
 from kitchener.serve.event_stream import event
-from kitchener.serve.sendable import as_json, sendable_text
+from kitchener.serve.sendable import as_json
 
 PROGRESS: Final = "kitchener:tool_progress"
 """The type of an activity that shows the progress of a tool."""
@@ -55,7 +56,7 @@ class RunCalls:
         if call_id in self._begun:
             return b""
         self._begun[call_id] = False
-        name = sendable_text(tool_id)
+        name = without_halves(tool_id)
         told = event({"type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": name})
         if call_id not in self._shown:  # else the client has the arguments, and would append these to them
             text = as_json(arguments).decode()
@@ -68,7 +69,7 @@ class RunCalls:
         """A tool reports its progress."""
         call_id = self._id(update)
         content: dict[str, object] = {"toolCallId": call_id, "value": update.value, "total": update.total}
-        content["message"] = sendable_text(update.message) if update.message is not None else None
+        content["message"] = without_halves(update.message) if update.message is not None else None
         name = f"{call_id}:progress"
         return event({"type": "ACTIVITY_SNAPSHOT", "messageId": name, "activityType": PROGRESS, "content": content})
 
@@ -79,12 +80,12 @@ class RunCalls:
         if self._begun[call_id] or call_id in self._unsure:
             return told
         if update.error is not None:
-            return told + self._answer(call_id, sendable_text(update.error), is_error=True)
+            return told + self._answer(call_id, without_halves(update.error), is_error=True)
         if update.result is None:
             self._unsure.append(call_id)
             return told
         is_text = isinstance(update.result, str)
-        return told + self._answer(call_id, sendable_text(update.result) if is_text else as_json(update.result).decode())
+        return told + self._answer(call_id, without_halves(update.result) if is_text else as_json(update.result).decode())
 
     def flush(self, waiting: Collection[str] = ()) -> bytes:
         """The results that were held back, except results of calls that wait for a person."""

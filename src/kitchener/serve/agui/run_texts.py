@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from kitchener.plain_names import without_halves
 from kitchener.serve.agui.run_input import ROLES_OF_CLIENT, message_id
 from kitchener.serve.event_stream import event
-from kitchener.serve.sendable import as_json, can_be_sent, sendable_text
+from kitchener.serve.sendable import as_json, can_be_sent
 
 
 class _Text(NamedTuple):
@@ -17,7 +18,7 @@ class _Text(NamedTuple):
 
     def message(self) -> dict[str, object]:
         """The message as a client keeps it."""
-        return {"id": self.message_id, "role": "assistant", "content": sendable_text("".join(self.pieces))}
+        return {"id": self.message_id, "role": "assistant", "content": without_halves("".join(self.pieces))}
 
 
 class RunTexts:

@@ -16,10 +16,12 @@ from kitchener.gateway.providers.chat_completions.token_counts import TokenCount
 from kitchener.gateway.providers.checked_answers import (
     MAX_PARTS,
     ReadAnswer,
+    answer_text,
     checked_response,
     checked_tool_use,
     completed_usage,
     object_in,
+    value_without_halves,
 )
 from kitchener.gateway.providers.endpoint_errors import reason_of, redacted_line, status_in, told_by
 from kitchener.gateway.providers.redaction import Redaction
@@ -79,7 +81,7 @@ class _Call:
         self.name = self.name or part.name
         self.signed = self.signed or part.signed
         if isinstance(part.arguments, dict):
-            self.arguments = part.arguments
+            self.arguments = value_without_halves(part.arguments)
         elif isinstance(self.arguments, list) and part.arguments:
             self.arguments.append(part.arguments)
 
@@ -216,7 +218,7 @@ class AnswerReader:
         if self._finish is None and not is_whole:
             told = "the stream ended without a finish reason or an end mark, so the answer may be cut off"
             raise UnusableAnswer("malformed", told)
-        text = self._redaction.text("".join(self._texts))
+        text = answer_text(self._texts, self._redaction)
         if self._refusals and not text and not self._calls:
             raise ProviderError(self._provider_id, "refused", redacted_line("".join(self._refusals), self._redaction))
         tool_uses = self._tool_uses()
@@ -265,7 +267,9 @@ class AnswerReader:
             fields[name] = "".join(self._sent_thoughts[name])
         if signed:
             fields[SIGNED] = signed
-        return Echo(self._provider_id, orjson.dumps(self._redaction.value(fields)).decode()) if fields else None
+        if not fields:
+            return None
+        return Echo(self._provider_id, orjson.dumps(self._redaction.value(value_without_halves(fields))).decode())
 
     def _say(self, said: dict[str, object], *, streams: bool) -> str:
         if not _OF_THOUGHTS.isdisjoint(said):

@@ -15,7 +15,6 @@ from urllib.parse import urlencode
 
 import anyio
 import anyio.lowlevel
-import orjson
 
 from kitchener.clock import SystemClock
 from kitchener.config import ProviderConfig
@@ -23,7 +22,7 @@ from kitchener.config.settings_parser import dotted_key
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities, read_client_certificate
-from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, is_deeper
+from kitchener.gateway.providers.bodies import MAX_DEPTH, PIECES_AT_ONCE, BodyReader, UnusableAnswer, is_deeper, parsed_json
 from kitchener.gateway.providers.chat_completions.http_pool import Connections, HttpAnswer, PoolTarget
 from kitchener.gateway.providers.chat_completions.lent_pool import open_connections
 from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
@@ -196,8 +195,8 @@ async def _error_body(answer: HttpAnswer, reader: BodyReader) -> object:
             reader.end()
     text = reader.ready[0] if reader.ready else b""
     try:
-        body = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        body = parsed_json(text)
+    except UnusableAnswer:
         return text.decode(errors="replace")
     return None if is_deeper(body, MAX_DEPTH) else body
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import orjson
 from pydantic_ai.messages import (
     BinaryContent,
     CachePoint,
@@ -29,9 +30,11 @@ from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.checked_answers import (
     MAX_PARTS,
     ReadAnswer,
+    answer_text,
     checked_response,
     checked_tool_use,
     completed_usage,
+    value_without_halves,
 )
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.entries import FinishReason
@@ -152,7 +155,7 @@ def response_from(
     """
     if len(answer.parts) > MAX_PARTS:
         raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")
-    text = redaction.text("".join(part.content for part in answer.parts if isinstance(part, TextPart)))
+    text = answer_text((part.content for part in answer.parts if isinstance(part, TextPart)), redaction)
     read = ReadAnswer(
         text=text,
         tool_uses=tuple(_tool_use(part, redaction) for part in answer.parts if isinstance(part, ToolCallPart)),
@@ -167,13 +170,18 @@ def _tool_use(part: ToolCallPart, redaction: Redaction) -> ToolUse:
     return checked_tool_use(part.tool_call_id, part.tool_name, part.args, redaction)
 
 
+def _argument_text(part: ToolCallPart) -> str:
+    """The arguments of a tool request as a text. The library's own way to it fails for half a character."""
+    return part.args if isinstance(part.args, str) else orjson.dumps(value_without_halves(part.args or {})).decode()
+
+
 def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
     counted = answer.usage
     read, written = counted.cache_read_tokens or None, counted.cache_write_tokens or None
     usage = Usage(counted.input_tokens, counted.output_tokens, read, written)
     if usage.input_tokens and usage.output_tokens:
         return usage
-    calls = [part for part in answer.parts if isinstance(part, ToolCallPart)]
+    calls = [f"{part.tool_name}{_argument_text(part)}" for part in answer.parts if isinstance(part, ToolCallPart)]
     thoughts = [part.content for part in answer.parts if isinstance(part, ThinkingPart)]
-    received = "".join((text, *thoughts, *(f"{part.tool_name}{part.args_as_json_str()}" for part in calls)))
+    received = "".join((text, *thoughts, *calls))
     return completed_usage(usage, request, received)
