@@ -11,9 +11,15 @@ import anyio
 import orjson
 import pytest
 
+from kitchener.config import ProviderConfig
 from kitchener.errors import ConfigError, ProviderError
-from kitchener.gateway.providers.chat_completions.chat_endpoint import REMEMBERED_VALUES, ChatEndpoint, RefusedFields
-from kitchener.records.prompt import TextPiece, ToolSpec, ToolUse, Usage
+from kitchener.gateway.providers.chat_completions.chat_endpoint import (
+    REMEMBERED_VALUES,
+    ChatEndpoint,
+    RefusedFields,
+    marked_models_of,
+)
+from kitchener.records.prompt import Message, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
 from tests.gateway.fake_server import Answer, completion, error, events, fake_server
@@ -132,6 +138,50 @@ async def test_the_session_is_the_key_of_the_prompt_cache_where_it_is_known_to_b
         await local.complete(ask(session_id="SES-0000000a"))
         await streamed(local, session_id="SES-0000000b")
     assert [hit.body["prompt_cache_key"] for hit in server.hits] == ["SES-0000000a", "SES-0000000b"]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "setting", "marked"),
+    [
+        ("https://openrouter.ai/api/v1", "auto", "anthropic/"),
+        ("https://openrouter.ai/api/v1", "on", "anthropic/"),
+        ("https://openrouter.ai/api/v1", "off", None),
+        ("https://notopenrouter.ai/api/v1", "auto", None),
+        ("https://openrouter.ai.example/v1", "auto", None),
+        ("https://gateway.example/v1", "auto", None),
+        ("https://gateway.example/v1", "marks", ""),
+        ("https://api.openai.com/v1", "auto", None),
+    ],
+)
+def test_caches_that_need_marks_are_known_or_named_by_the_settings(base_url: str, setting: Any, marked: str | None) -> None:
+    assert marked_models_of(ProviderConfig(base_url=base_url, prompt_cache=setting)) == marked
+
+
+@pytest.mark.parametrize("setting", ["auto", "marks"])
+async def test_marks_end_the_stable_parts_of_a_prompt(setting: str) -> None:
+    """After the system message, after the history, and after the newest result of a tool; the texts stay as they were."""
+    begun = (Message("system", "Be brief."), Message("user", "Is it open?"))
+    later = (*begun, Message("assistant", "Yes, it is."), Message("user", "[recalled]\n\nUntil when?"))
+    use = ToolUse("tu-1", "look", {})
+    with_tools = (*later, Message("assistant", "", (use,)), Message("tool", "six", tool_use_id="tu-1", tool_id="look"))
+    asked = [begun, later, with_tools]
+    async with endpoint(*[completion("Yes.")] * 3, prompt_cache=setting) as (server, provider):
+        for messages in asked:
+            await provider.complete(ask(messages=messages))
+    expected = [["Be brief."], ["Be brief.", "Yes, it is."], ["Be brief.", "Yes, it is.", "six"]]
+    assert [_marked(hit.body) for hit in server.hits] == (expected if setting == "marks" else [[], [], []])
+    assert [_texts(hit.body) for hit in server.hits] == [[each.content for each in messages] for messages in asked]
+
+
+def _marked(body: dict[str, Any]) -> list[str]:
+    parts = [part for each in body["messages"] if isinstance(each["content"], list) for part in each["content"]]
+    return [part["text"] for part in parts if part.get("cache_control") == {"type": "ephemeral"}]
+
+
+def _texts(body: dict[str, Any]) -> list[str]:
+    return [
+        each["content"][0]["text"] if isinstance(each["content"], list) else each["content"] or "" for each in body["messages"]
+    ]
 
 
 async def test_a_refusal_that_names_a_field_by_chance_changes_nothing_for_later_requests() -> None:

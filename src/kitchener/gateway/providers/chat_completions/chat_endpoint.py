@@ -39,6 +39,9 @@ from kitchener.records.prompt import NO_TOOL_CHOICE, PromptRequest, PromptRespon
 AFTER_END_S: Final = 0.5
 """Longest wait for the end of a connection's answer after its last event, seconds."""
 OPENAI_HOSTS: Final = ("api.openai.com", "openai.azure.com")
+_OPENROUTER: Final = "openrouter.ai"
+_MARKED_MODELS: Final = "anthropic/"
+"""How OpenRouter's names of models begin whose cache needs marks."""
 
 _OPTIONAL: Final[tuple[OptionalField, ...]] = get_args(OptionalField)
 _NAMES: Final = {"response_format": ("response_format", "json_schema"), "tool_call_id": ("Tool call id was",)}
@@ -104,6 +107,7 @@ class ChatEndpoint:
         redaction: removes the API key from answers and error texts
         is_openai: whether it is OpenAI's own endpoint, whose models take images, and `max_completion_tokens` only
         keys_cache: whether requests name their session as `prompt_cache_key`
+        marked_models: how the names of models begin whose prompts get marks for their cache; None: no model's
         fields: what the settings add to the body of every request
     """
 
@@ -116,10 +120,11 @@ class ChatEndpoint:
         redaction: Redaction,
         is_openai: bool,
         keys_cache: bool,
+        marked_models: str | None,
         fields: Mapping[str, object],
     ) -> None:
         self._provider_id, self._transport, self._model_id, self._redaction = provider_id, transport, model_id, redaction
-        self._counts = TokenCounts(provider_id)
+        self._counts, self._marked_models = TokenCounts(provider_id), marked_models
         left_out: dict[OptionalField, bool] = {
             "max_tokens": is_openai,
             "prompt_cache_key": not keys_cache,
@@ -193,8 +198,9 @@ class ChatEndpoint:
         """Sends a request. Sends it again for each optional field that the endpoint refuses."""
         asked = request.model_id or self._model_id or ""
         known = without = self._refused.of(asked, request)
+        marks = self._marked_models is not None and asked.startswith(self._marked_models)
         while True:
-            content = self._body(request, self._provider_id, asked, streams=streams, without=without)
+            content = self._body(request, self._provider_id, asked, streams=streams, without=without, marks_cache=marks)
             try:
                 answer = await self._transport.post(content)
             except StatusError as error:
@@ -307,8 +313,17 @@ async def open_chat_endpoint(provider_id: str, config: ProviderConfig, sent: Sen
             redaction=redaction,
             is_openai=is_openai,
             keys_cache=config.prompt_cache == "on" or (config.prompt_cache == "auto" and is_openai),
+            marked_models=marked_models_of(config),
             fields=config.request_fields,
         )
+
+
+def marked_models_of(config: ProviderConfig) -> str | None:
+    """How the names of models begin whose prompts get marks for their cache; "": all models; None: none."""
+    if config.prompt_cache == "marks":
+        return ""
+    is_openrouter = urlsplit(config.base_url or "").hostname == _OPENROUTER
+    return _MARKED_MODELS if is_openrouter and config.prompt_cache != "off" else None
 
 
 def is_of_openai(url: str) -> bool:

@@ -2,7 +2,7 @@
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal
 
 import orjson
@@ -43,7 +43,13 @@ _STRICT_KEYWORDS: Final = frozenset(
 
 
 def request_body(
-    request: PromptRequest, provider_id: str, model: str, *, streams: bool, without: Collection[OptionalField] = ()
+    request: PromptRequest,
+    provider_id: str,
+    model: str,
+    *,
+    streams: bool,
+    without: Collection[OptionalField] = (),
+    marks_cache: bool = False,
 ) -> bytes:
     """Returns the body of a request.
 
@@ -54,8 +60,12 @@ def request_body(
         streams: whether the answer comes as a stream of events
         without: fields that this model refuses; in place of `max_tokens`, it gets the newer `max_completion_tokens`,
             in place of the ids of tool requests short ones, and in place of a choice of no tool no tools
+        marks_cache: whether the stable part of the prompt ends with marks for the cache of a vendor that needs them
     """
     messages = [_message(each, provider_id, without) for each in request.messages]
+    if marks_cache:
+        for place in _stable_ends(request.messages):
+            _mark(messages[place])
     body: dict[str, object] = {"model": model, "stream": streams, "messages": messages}
     body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = request.max_tokens
     if "temperature" not in without:
@@ -92,9 +102,24 @@ class ExtendedBody:
         *,
         streams: bool,
         without: Collection[OptionalField] = (),
+        marks_cache: bool = False,
     ) -> bytes:
         """See `request_body`."""
-        return request_body(request, provider_id, model, streams=streams, without=without)[:-1] + self._end
+        body = request_body(request, provider_id, model, streams=streams, without=without, marks_cache=marks_cache)
+        return body[:-1] + self._end
+
+
+def _stable_ends(messages: Sequence[Message]) -> set[int]:
+    """The places of the messages after which a prompt is the same in later calls: the system message, the last one of the
+    history, and the newest result of a tool, with which the turn's next call goes on."""
+    newest = max((place for place, each in enumerate(messages) if each.role == "user"), default=0)
+    ends = {place for place in (0, newest - 1) if place >= 0 and messages[place].role in ("system", "assistant")}
+    return ends | ({len(messages) - 1} if messages[-1].role == "tool" else set())
+
+
+def _mark(message: dict[str, object]) -> None:
+    if isinstance(text := message["content"], str):
+        message["content"] = [{**_text(text), "cache_control": {"type": "ephemeral"}}]
 
 
 def _message(message: Message, provider_id: str, without: Collection[OptionalField]) -> dict[str, object]:
