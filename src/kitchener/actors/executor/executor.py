@@ -166,8 +166,10 @@ class HO1Executor:
             if prior and "tool_id" in prior[-1]:  # the classification precedes them
                 prior = pages.of_earlier_steps(prior, can_read_on=has_rounds)
             variables = {**variables, "prior_results": prior}
-        checked = {name: value for name, value in variables.items() if name != REQUIREMENTS}  # no pack has a place for them
-        if (problem := contract.input_problem(checked)) is not None:
+        declared = variables
+        if REQUIREMENTS in variables:  # which no contract declares
+            declared = {name: value for name, value in variables.items() if name != REQUIREMENTS}
+        if (problem := contract.input_problem(declared)) is not None:
             raise WorkOrderFailed("EXECUTOR", f"the input breaks the input_schema of {contract.contract_id}: {problem}")
         messages: list[Message] = list(contract.render(variables, wo.turn_id, wo.session_id))
         if wo.parts:
