@@ -99,8 +99,8 @@ endef
 .doors/.stamp: tests/mcp/doors/package-lock.json
 	$(call install_by_npm,tests/mcp/doors,.doors,the MCP servers 'everything' and 'filesystem',40)
 
-.doors/clients/.stamp: tests/serve/doors/package-lock.json
-	$(call install_by_npm,tests/serve/doors,.doors/clients,the clients of tests/serve/doors,100)
+.doors/clients/.stamp: tests/clients/doors/package-lock.json
+	$(call install_by_npm,tests/clients/doors,.doors/clients,the clients of tests/clients/doors,100)
 
 # Chromium itself is the system's; only what drives it is installed here.
 .doors/python/.stamp: requirements/doors.txt | $(DEV)

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from benchmarks.conversations import Conversation, Question, Said, read_conversations
+from benchmarks.shared.conversations import Conversation, Question, Said, read_conversations
 from kitchener import HO2Config, RuntimeConfig, open_runtime
 from kitchener.choices import PromptLayout
 from kitchener.config import EmbeddingsConfig, LedgerConfig, RouterConfig

@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import anyio
 
-from benchmarks.instant_server import serving
 from benchmarks.model_calls import PROMPT, complete
+from benchmarks.shared.instant_server import serving
 from kitchener import HO2Config, HO2Supervisor, RuntimeConfig, TextDelta, open_runtime
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway import build_providers

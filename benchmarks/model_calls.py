@@ -2,8 +2,8 @@
 
     python -m benchmarks.model_calls --calls 2000 --at-once 50
 
-The endpoint is another process on loopback (`benchmarks/instant_server.py`), so CPU time is the client's alone. Each kind takes
-turns, round by round, and the medians of the rounds are printed; figures of two kinds are compared by their ratio.
+The endpoint is another process on loopback (`benchmarks/shared/instant_server.py`), so CPU time is the client's alone. Each
+kind takes turns, round by round, and the medians of the rounds are printed; figures of two kinds are compared by their ratio.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from typing import Any
 
 import anyio
 
-from benchmarks.instant_server import serving
 from benchmarks.sessions import cpu_s
+from benchmarks.shared.instant_server import serving
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway import build_providers
 from kitchener.records.prompt import Message

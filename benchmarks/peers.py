@@ -7,8 +7,8 @@
 A turn is two model calls, classify and reply, of one message in a session with a history. Without `--wire` they are answered
 at once within each process, by a model of each runtime's own interface. With `--no-model`, LangGraph's and AutoGen's nodes have
 the answers themselves and call no model, as a lower limit of what these runtimes cost. With `--wire` the calls go over HTTP to
-an endpoint on loopback that answers at once (`benchmarks/instant_server.py`, a process of its own), and each runtime uses its
-usual client. With `streamed`, replies are streams.
+an endpoint on loopback that answers at once (`benchmarks/shared/instant_server.py`, a process of its own), and each runtime
+uses its usual client. With `streamed`, replies are streams.
 
 Kitchener runs with its defaults (content sealed, every entry on disk before the reply), and as `kitchener init` sets it up: it
 then classifies by rules and makes one model call. Over HTTP it also runs with a scripted model, which shows what HTTP costs.
@@ -33,8 +33,8 @@ from typing import Any, Final
 
 import anyio
 
-from benchmarks.commands import run_command
-from benchmarks.instant_server import serving
+from benchmarks.shared.commands import run_command
+from benchmarks.shared.instant_server import serving
 
 HERE: Final = Path(__file__).parent
 OURS: Final = "all records; synced"

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from benchmarks.conversations import Conversation, read_conversations
+from benchmarks.shared.conversations import Conversation, read_conversations
 from kitchener import HO2Config
 from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.authority.ranking import TurnWords, words_under

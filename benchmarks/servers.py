@@ -36,8 +36,8 @@ from typing import Any, Final
 import anyio
 import psutil
 
-from benchmarks.instant_server import serving as endpoint
-from benchmarks.served_root import clients, served
+from benchmarks.shared.instant_server import serving as endpoint
+from benchmarks.shared.served_root import clients, served
 
 _START_S: Final = 120
 _SETTINGS: Final = """[serve]
@@ -141,7 +141,7 @@ def started(row: Row, folder: Path, url: str, gateway_python: str) -> Iterator[t
         with served(folder, _SETTINGS + (_WIRE.format(url=url) if row.source == "endpoint" else "")) as server:
             yield server.process.pid, server.port
         return
-    command = [sys.executable, "-m", "benchmarks.bare_server", str(port), *([url] if row.source == "endpoint" else [])]
+    command = [sys.executable, "-m", "benchmarks.shared.bare_server", str(port), *([url] if row.source == "endpoint" else [])]
     if row.server == "LiteLLM proxy":
         (folder / "litellm.yaml").write_text(_LITELLM.format(url=url))
         binary = str(Path(gateway_python).parent / "litellm")

@@ -9,7 +9,7 @@ model. Every reply is checked, every turn must stand in the ledger once, and the
 in a process without HTTP, by `stream_turn`: `times_library` is what serving costs (medians of so many rounds, each measures
 both). `limited`: so many clients at once ask for replies of an endpoint that lets few calls a second through and answers the
 others with 429 and `Retry-After`: once without and once with `requests_per_minute` of the provider. `attacks`:
-`benchmarks/attacks.py`, with a well-behaved client beside each.
+`benchmarks/shared/attacks.py`, with a well-behaved client beside each.
 
 CPU time is user plus system of the process that serves or runs the turns. The last line of stdout is one JSON object with
 `--json`. The exit code is 1 if a turn was lost, a reply was wrong, or an attack did what it should not. Ctrl-C ends everything.
@@ -27,10 +27,10 @@ from typing import Any, Final
 
 import anyio
 
-from benchmarks.attacks import attack
-from benchmarks.instant_server import serving as endpoint
-from benchmarks.served_root import checked_ledgers, clients, served
 from benchmarks.sessions import cpu_s
+from benchmarks.shared.attacks import attack
+from benchmarks.shared.instant_server import serving as endpoint
+from benchmarks.shared.served_root import checked_ledgers, clients, served
 from kitchener import RuntimeConfig, open_runtime
 from kitchener.runtime import load_config, tune_gc
 

@@ -11,9 +11,9 @@
 With `--memory` each turn reads its subject's long-term memory and logs its signals; every session is a subject of its own, of
 which `--lines` lines were learned before. Nothing is learned during the run: that is measured by `consolidation.py`.
 
-With `--wire` the model is an endpoint on loopback that answers at once (`benchmarks/instant_server.py`, a process of its own),
-called over HTTP as a real one would be. With `streamed`, each turn is a stream; with `--apart-ms` its tokens come one by one.
-`--url` names an endpoint that runs already.
+With `--wire` the model is an endpoint on loopback that answers at once (`benchmarks/shared/instant_server.py`, a process of its
+own), called over HTTP as a real one would be. With `streamed`, each turn is a stream; with `--apart-ms` its tokens come one by
+one. `--url` names an endpoint that runs already.
 
 With `--answer-ms` the model takes that long on average, and each answer another time, as real models do. Sessions then do not
 take the same steps together, so a turn finds less of what it needs in the processor's caches.
@@ -192,7 +192,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     run = long if options.long else many
     if not options.wire or options.url:
         return await run(options)
-    from benchmarks.instant_server import serving  # needs `python -m`
+    from benchmarks.shared.instant_server import serving  # needs `python -m`
 
     async with serving(apart_s=options.apart_ms / 1e3) as options.url:
         return await run(options)

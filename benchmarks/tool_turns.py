@@ -95,7 +95,7 @@ def config(root: str, durability: Any) -> RuntimeConfig:
     """A class for each kind."""
     unasked = ApprovalConfig(mcp_default="allow")
     agents = {name: HO2Config(agent_class=name, tools=kind.tools, approval=unasked) for name, kind in KINDS.items()}
-    server = McpServerConfig(command=sys.executable, args=("-m", "benchmarks.garden_server"), trust_annotations=True)
+    server = McpServerConfig(command=sys.executable, args=("-m", "benchmarks.shared.garden_server"), trust_annotations=True)
     ledger, router = LedgerConfig(durability=durability), RouterConfig(default_provider="scripted")
     return RuntimeConfig(plane_root=root, ledger=ledger, router=router, agents=agents, mcp={"garden": server})
 

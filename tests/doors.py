@@ -42,8 +42,8 @@ GROUPS: Final = (
         tests=(
             "tests/mcp/test_doors.py",
             "tests/serve/agui/test_official_client.py",
-            "tests/serve/test_openai_javascript.py",
-            "tests/serve/test_librechat_settings.py",
+            "tests/clients/test_openai_javascript.py",
+            "tests/clients/test_librechat_settings.py",
         ),
     ),
     Group(

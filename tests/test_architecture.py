@@ -785,7 +785,7 @@ REPLACES_PRIVATE = {
 """Private names that a test gives another value, and why."""
 IMPORTED = re.compile(r"^\s*from kitchener\S* import (\([^)]*\)|.+)$", re.MULTILINE)
 OTHER_IMPORTS = re.compile(r"^(?:from|import) (?!kitchener).*$", re.MULTILINE)
-LISTS_FUNCTIONS = ROOT / "tests" / "hostile" / "text_functions.py"
+LISTS_FUNCTIONS = ROOT / "tests" / "hostile" / "texts" / "text_functions.py"
 """Names the functions of the library that scan foreign text, some of them private."""
 
 

@@ -17,8 +17,8 @@ from kitchener.cancellation import (
     start_apart,
 )
 from kitchener.errors import ActorStopped, LedgerWriteError
-from tests.hostile.stopping import BEHAVIOURS
-from tests.hostile.strays import of_a_kept_one, of_its_own_task
+from tests.hostile.code.stopping import BEHAVIOURS
+from tests.hostile.code.strays import of_a_kept_one, of_its_own_task
 from tests.logs import captured_logs
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from benchmarks.commands import run_command
+from benchmarks.shared.commands import run_command
 from kitchener import HO2Supervisor, TextDelta, TextRetracted, TurnCompleted, TurnResult, open_runtime
 from kitchener.cli.context.shown_requests import request_lines
 from kitchener.records.entries import TurnCompletedPayload, opened, payload_as

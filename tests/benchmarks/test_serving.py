@@ -4,7 +4,7 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.served_root import checked_ledgers, clients, served
+from benchmarks.shared.served_root import checked_ledgers, clients, served
 
 
 def test_served_turns_are_counted_once_in_ledgers_that_verify(tmp_path: Path) -> None:

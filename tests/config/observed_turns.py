@@ -22,6 +22,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.runtime.loading import load_config
 from kitchener.testing import ScriptedProvider, use_tool
+from tests.acceptance.durability.test_durability import HeldDisk, complete_but_not_durable
 from tests.acceptance.memory.remembering import EASY, lives, say, student
 from tests.acceptance.sessions.test_nested_turns import Relay, passing_on
 from tests.acceptance.sessions.test_shutdown import BrokenForExecutors
@@ -35,7 +36,6 @@ from tests.acceptance.stack import (
     read_all,
     scripted_config,
 )
-from tests.acceptance.test_durability import HeldDisk, complete_but_not_durable
 from tests.actors.attention.test_retriever import Reader, retriever
 from tests.actors.waiting import settle
 from tests.prompts import shown_text

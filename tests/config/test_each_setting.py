@@ -1,8 +1,8 @@
 """Every setting changes something that a user can see.
 
-Of those that decide in a recorded turn, `tests/replay/test_mutated_settings.py` shows it. Each other one stands here with a
-scene and two values under which the scene comes out differently. A setting without a line here fails, and so does one that
-no longer does anything.
+Of those that decide in a recorded turn, `tests/replay/mutated/test_mutated_settings.py` shows it. Each other one stands here
+with a scene and two values under which the scene comes out differently. A setting without a line here fails, and so does one
+that no longer does anything.
 """
 
 import sys
@@ -20,7 +20,7 @@ from tests.config import observed_serving as served
 from tests.config import observed_telemetry as told
 from tests.config import observed_turns as turns
 from tests.config.observed_turns import CLOCK, Observer, with_settings
-from tests.replay.knobs import KNOBS
+from tests.replay.mutated.knobs import KNOBS
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +244,7 @@ SHOWN: Final[dict[str, Seen]] = {
 
 
 def test_each_setting_that_decides_nothing_on_record_stands_here() -> None:
-    """The others have a value in `tests/replay/knobs.py` that changes a recorded session."""
+    """The others have a value in `tests/replay/mutated/knobs.py` that changes a recorded session."""
     assert sorted(SHOWN) == sorted(path for path, row in KNOBS.items() if isinstance(row, str))
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
-from benchmarks import first_token, instant_server
+from benchmarks import first_token
 from benchmarks.real import __main__ as real
 from benchmarks.real import drive
 from benchmarks.real.drive import DataError, Streamed, figures, read_dialogues, spread
 from benchmarks.real.install import RUNTIME_VERSION, InstallError, install, prebuilt, run
+from benchmarks.shared import instant_server
 from tests.cli.commands import finish, start
 
 

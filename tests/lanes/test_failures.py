@@ -9,7 +9,7 @@ from kitchener.lanes.mailbox import (
     Mailbox,
 )
 from tests.actors.waiting import in_virtual_time, settle
-from tests.hostile.strays import of_a_kept_one
+from tests.hostile.code.strays import of_a_kept_one
 from tests.lanes.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened, stopped_by
 from tests.logs import captured_logs
 

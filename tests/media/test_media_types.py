@@ -3,7 +3,7 @@
 import pytest
 
 from kitchener.media.media_types import MEDIA_TYPES, accepts, estimate_content, is_same_kind, media_type_of
-from tests.acceptance.content_kit import NOTES, PDF, png
+from tests.acceptance.replies.content_kit import NOTES, PDF, png
 
 GIF = b"GIF89a" + (640).to_bytes(2, "little") + (480).to_bytes(2, "little") + b"\0\0\0"
 JPEG = b"\xff\xd8\xff\xe0\x00\x04AB\xff\xc4\x00\x03x\xff\xc0\x00\x11\x08" + (480).to_bytes(2) + (640).to_bytes(2) + b"\x03"

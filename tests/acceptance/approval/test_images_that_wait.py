@@ -8,7 +8,7 @@ import pytest
 from kitchener import ImagePart
 from kitchener.replaying import read_prompts
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
-from tests.acceptance.content_kit import png, replies, shown
+from tests.acceptance.replies.content_kit import png, replies, shown
 from tests.acceptance.stack import scripted_config
 
 ONE = [("delete", {"path": "a"})]

@@ -17,7 +17,7 @@ from kitchener.runtime import erase_subject, export_session, import_conversation
 from kitchener.runtime.admin.operations import ImportConversations
 from kitchener.runtime.administration import administer
 from kitchener.sealed_values import is_sealed
-from tests.acceptance.content_kit import config, entries, model, replies, running
+from tests.acceptance.replies.content_kit import config, entries, model, replies, running
 
 CHOIR: dict[str, Any] = {
     "session": "chat-1",

@@ -11,7 +11,7 @@ from kitchener.context import Ruleset, evidence_item, fold
 from kitchener.context.fold.items import LINE
 from kitchener.errors import CallerError, IdempotencyConflict
 from kitchener.records.spoken import label_of, message_text, speaker_label, turn_text
-from tests.acceptance.content_kit import config, model, replies, running
+from tests.acceptance.replies.content_kit import config, model, replies, running
 from tests.context.history import ESTIMATE, SESSION, History, entry_ref
 
 

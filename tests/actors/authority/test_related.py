@@ -9,7 +9,7 @@ from kitchener.actors.authority.ranking import TurnWords
 from kitchener.context import estimator, evidence_item
 from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn
 from kitchener.records.ref import Ref
-from tests.acceptance.content_kit import ADA, BO, config, model, replies, running
+from tests.acceptance.replies.content_kit import ADA, BO, config, model, replies, running
 
 TALK = tuple(
     f"{name} had {what} {when} in town"

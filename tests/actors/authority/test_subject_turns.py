@@ -15,7 +15,7 @@ from kitchener.actors.authority import authority
 from kitchener.actors.authority.subject_turns import SubjectTurns, SubjectView
 from kitchener.context import Ruleset
 from kitchener.runtime import Runtime
-from tests.acceptance.content_kit import ADA, BO, PDF, config, model, png, replies, running
+from tests.acceptance.replies.content_kit import ADA, BO, PDF, config, model, png, replies, running
 from tests.acceptance.stack import open_scripted
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.acceptance.content_kit import NOTES, png
+from tests.acceptance.replies.content_kit import NOTES, png
 from tests.cli.conftest import Cli
 
 TAKES = "KITCHENER_ROUTER__PROVIDERS__OFFLINE__MEDIA_TYPES"

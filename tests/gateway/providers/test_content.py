@@ -9,7 +9,7 @@ from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.records.parts import MessagePart, StoredPart
 from kitchener.records.prompt import Message, PromptRequest
-from tests.acceptance.content_kit import NOTES, png
+from tests.acceptance.replies.content_kit import NOTES, png
 from tests.gateway.asking import Told, ask
 from tests.gateway.fake_server import completion, fake_server
 

@@ -34,9 +34,9 @@ from kitchener.runtime.admin.operations import (
 )
 from kitchener.runtime.administration import administer
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.content_kit import blobs, png
-from tests.acceptance.content_kit import config as content_config
-from tests.acceptance.content_kit import running as content_running
+from tests.acceptance.replies.content_kit import blobs, png
+from tests.acceptance.replies.content_kit import config as content_config
+from tests.acceptance.replies.content_kit import running as content_running
 from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
 from tests.cli.command_list import every_command
 from tests.memory.kit import learned

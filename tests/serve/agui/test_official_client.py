@@ -17,12 +17,12 @@ from ag_ui_validate.transport import TransportOptions, validate_endpoint
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import echo
+from tests.clients.test_openai_client import listening
 from tests.serve.agui.test_agui import send_letter
 from tests.serve.functions import heard, weather_of
-from tests.serve.test_openai_client import listening
 
 DOORS: Final = os.environ.get("CLIENT_DOORS", "")
-SCRIPT: Final = Path(__file__).parents[1] / "doors" / "front_end.cjs"
+SCRIPT: Final = Path(__file__).parents[2] / "clients" / "doors" / "front_end.cjs"
 
 
 @pytest.fixture(scope="module")
