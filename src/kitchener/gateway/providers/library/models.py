@@ -28,6 +28,7 @@ from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities, read_client_certificate
 from kitchener.gateway.providers.chat_completions.chat_endpoint import is_of_openai
 from kitchener.gateway.providers.endpoint_errors import hide
+from kitchener.gateway.providers.impossible_counts import CountCheck
 from kitchener.gateway.providers.library.http_client import HttpConnection, open_former_http_client, open_http_client
 from kitchener.gateway.providers.library.model_errors import VENDOR_ERRORS, translated
 from kitchener.gateway.providers.library.model_messages import (
@@ -230,7 +231,7 @@ async def _open_vendor(
     proxy = None if config.proxy == "env" else chosen_proxy(provider_id, config, referred, redaction)
     connection = HttpConnection(read_authorities(provider_id, config), read_client_certificate(provider_id, config), proxy)
     client = (open_former_http_client if vendor_name in FORMER_HTTPX_VENDORS else open_http_client)(
-        config, redaction, connection
+        config, redaction, CountCheck(provider_id), connection
     )
     vendor = _vendor(vendor_class, config, at, {"api_key": secret, "base_url": config.base_url, "http_client": client})
     await stack.enter_async_context(client)
