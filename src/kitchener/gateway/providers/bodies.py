@@ -45,7 +45,7 @@ _PAGE_HEAD: Final = 4_096
 _BEGINS_EVENTS: Final = frozenset(b"deir:")  # data, event, id, retry or a comment; no JSON text begins with one of these
 
 
-Text = TypeVar("Text", bytes, bytearray)
+AnyBytes = TypeVar("AnyBytes", bytes, bytearray)
 
 
 class UnusableAnswer(Exception):
@@ -342,7 +342,7 @@ def _refused(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-def check_json(text: Text, counts: CountCheck | None = None) -> Text | bytes:
+def check_json(text: AnyBytes, counts: CountCheck | None = None) -> AnyBytes | bytes:
     """Raises for a text that is costly to parse. Does not check that it is valid JSON.
 
     Returns:

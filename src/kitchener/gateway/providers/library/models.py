@@ -27,7 +27,7 @@ from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities, read_client_certificate
 from kitchener.gateway.providers.chat_completions.chat_endpoint import is_of_openai
-from kitchener.gateway.providers.endpoint_errors import hide
+from kitchener.gateway.providers.endpoint_errors import Hiding
 from kitchener.gateway.providers.impossible_counts import CountCheck
 from kitchener.gateway.providers.library.http_client import HttpConnection, open_former_http_client, open_http_client
 from kitchener.gateway.providers.library.model_errors import VENDOR_ERRORS, translated
@@ -119,8 +119,8 @@ class ModelProvider:
             )
             return response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
-            failure = translated(error, self._provider_id, self._redaction, self._proxy)
-            raise failure from hide(error, self._redaction)
+            with Hiding(error, self._redaction) as cause:
+                raise translated(error, self._provider_id, self._redaction, self._proxy) from cause
 
     async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
         """Yields the text of the answer to one HTTP request in pieces, then the whole response.
@@ -147,8 +147,8 @@ class ModelProvider:
                 yield TextPiece(1, text)
             yield response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
-            failure = translated(error, self._provider_id, self._redaction, self._proxy)
-            raise failure from hide(error, self._redaction)
+            with Hiding(error, self._redaction) as cause:
+                raise translated(error, self._provider_id, self._redaction, self._proxy) from cause
 
     def _model(self, name: str | None) -> Model:
         if name is None:
@@ -255,9 +255,8 @@ async def _open_vendor(
         )
     except (UserError, ValueError, TypeError) as error:
         expected = f"the vendor's library refuses this model: {cut_to(redaction.text(str(error)), 300)}"
-        raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected) from hide(
-            error, redaction
-        )
+        with Hiding(error, redaction) as cause:
+            raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected) from cause
 
 
 def _caching(vendor_name: str, config: ProviderConfig) -> Caching | None:
@@ -284,7 +283,8 @@ def _vendor(
         redaction = Redaction(wanted["api_key"])
         told = cut_to(redaction.text(str(error)), 300)
         expected = f"set it to a reference, such as `env:NAME`, or set what the vendor's library asks for: {told}"
-        raise ConfigError(CONFIGURATION, dotted_key((*at, "api_key")), "", expected) from hide(error, redaction)
+        with Hiding(error, redaction) as cause:
+            raise ConfigError(CONFIGURATION, dotted_key((*at, "api_key")), "", expected) from cause
     if config.base_url is not None and _host(str(vendor.base_url)) != _host(config.base_url):
         raise ConfigError(CONFIGURATION, dotted_key((*at, "base_url")), "", _NOT_TAKEN["base_url"].format(config.model))
     return vendor
