@@ -26,6 +26,20 @@ def sole_error(error: BaseException) -> BaseException:
     return found[0] if len(found) == 1 else error
 
 
+def all_behind(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that can be reached from it: causes, errors that were being handled, and those in groups."""
+    seen: dict[int, BaseException] = {}
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen[id(each)] = each
+            yield each
+            waiting += [each.__cause__, each.__context__]
+            if isinstance(each, BaseExceptionGroup):
+                waiting += each.exceptions
+
+
 def with_causes(error: BaseException) -> Iterator[BaseException]:
     """The error, its cause, the cause of that, and so on. An error that was being handled counts as the cause of a new one."""
     seen: set[int] = set()

@@ -28,6 +28,10 @@ _ACCEPTED_AT_ONCE: Final = 16
 """Connections that are accepted in one step of the event loop."""
 _LOOKED_AT: Final = 16
 """Most connections to look at before one of them is closed for a new one."""
+_STILL_THERE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""What a client has to pass over. Where its program has closed the connection, its system answers with a reset."""
+_LOOK_AGAIN_S: Final = 0.5
+"""Pause between two looks for that reset, seconds."""
 _TOO_SLOW: Final = closing_answer("408 Request Timeout")
 
 
@@ -64,6 +68,10 @@ class JoinedWrites:
         """Writes the waiting bytes, and closes."""
         self.flush()
         self._transport.close()
+
+    def abort(self) -> None:
+        """Ends the connection without the waiting bytes."""
+        self._transport.abort()
 
     def flush(self) -> None:
         """Writes the waiting bytes."""
@@ -150,19 +158,20 @@ def few_at_once(listener: socket.socket) -> socket.socket:
     return cast(socket.socket, _FewAtOnce(listener))
 
 
-def connection_class(most: int, timeout_s: float) -> type[asyncio.Protocol]:
+def connection_class(most: int, timeout_s: float, *, asks_back: bool) -> type[asyncio.Protocol]:
     """Handles the connections of one server.
 
     Args:
         most: connections at once
         timeout_s: how long a client may take for the head of a request, or leave what was written untaken, seconds
+        asks_back: whether to find out if a client that sends no more has gone away, because its turn is then cancelled
     """
     unasked: dict[_ClientConnection, None] = {}  # those without a request so far, the one that has waited longest first
     kept: dict[_ClientConnection, None] = {}  # those that wait for their next request, in the same order
 
     class ServedConnection(_ClientConnection):
         _unasked, _kept, _most = unasked, kept, most
-        _timeout_s = timeout_s
+        _timeout_s, _asks_back = timeout_s, asks_back
 
     return ServedConnection
 
@@ -172,11 +181,13 @@ class _ClientConnection(RequestReader):
     _kept: "dict[_ClientConnection, None]"
     _most: int
     _timeout_s: float
+    _asks_back: bool
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """A client has connected."""
         self._joined = JoinedWrites(transport, self.loop, self._timeout_s)
         self._head_timer: asyncio.TimerHandle | None = None
+        self._is_half_closed = False
         super().connection_made(cast(asyncio.Transport, self._joined))
         if len(self.connections) >= self._most and (self._unasked or self._kept):
             idlest = self._idlest()
@@ -198,14 +209,39 @@ class _ClientConnection(RequestReader):
         elif not self.is_in_body:
             self._await_head()
 
-    def eof_received(self) -> None:
-        """A client will send no more. The connection closes with the end of this call."""
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks whether to stay open; uvicorn never does
+        """A client will send no more, or has gone away; a connection does not say which. Returns whether it stays open.
+
+        It stays open for a client that may wait for its answer, as after `nc -N`: its request is whole, and the answer has not
+        begun. Most clients that go away do so during an answer, or close a connection that they do not need.
+        """
         self._joined.flush()
         super().eof_received()
+        if self._is_half_closed or self.transport.is_closing():  # asyncio tells it again where reading was paused
+            return self._is_half_closed
+        if self.is_answered or self.is_in_body or self.cycle.response_started:
+            return False
+        self._is_half_closed = True
+        self.stop_waiting()
+        if self._asks_back and self.cycle.scope["http_version"] == "1.1":
+            self.transport.write(_STILL_THERE)
+            self._look_if_gone()
+        return True
+
+    def _look_if_gone(self) -> None:
+        """Ends the connection if the client has answered a write with a reset. Looks again later if it has not."""
+        if self.transport.is_closing():
+            return
+        if self._events(0):  # a reset is told unasked
+            self._joined.abort()
+        else:
+            self.loop.call_later(_LOOK_AGAIN_S, self._look_if_gone)
 
     def on_response_complete(self) -> None:
         """An answer is whole."""
         super().on_response_complete()
+        if self._is_half_closed and (self.is_answered or self.is_in_body):  # nor is there a whole request that waits
+            self.transport.close()
         if self.transport.is_closing() or not self.is_answered:
             return
         if not self.is_in_body:
@@ -241,11 +277,15 @@ class _ClientConnection(RequestReader):
         return next(iter(waiting))
 
     def _has_unread(self) -> bool:
+        return hasattr(select, "poll") and self._events(select.POLLIN)
+
+    def _events(self, wanted: int) -> bool:
+        """Whether any of these events of the connection, or its failure, has happened."""
         descriptor = self.transport.get_extra_info("socket").fileno()
         if descriptor < 0 or not hasattr(select, "poll"):  # only POSIX has it
             return False
         asked = select.poll()
-        asked.register(descriptor, select.POLLIN)
+        asked.register(descriptor, wanted)
         return bool(asked.poll(0))
 
     def _await_head(self) -> None:

@@ -48,7 +48,7 @@ def _uvicorn_settings(app: ASGIApp, config: RuntimeConfig) -> uvicorn.Config:
         app,
         lifespan="off",
         ws="none",
-        http=connection_class(most, config.serve.request_timeout_s),
+        http=connection_class(most, config.serve.request_timeout_s, asks_back=config.serve.client_gone == "cancel"),
         log_config=None,
         access_log=False,
         server_header=False,

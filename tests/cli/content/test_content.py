@@ -1,5 +1,6 @@
 """Images and files on the command line: attached in `chat` and `run`, checked, saved and cleaned up (docs/content.md)."""
 
+import os
 from pathlib import Path
 
 import orjson
@@ -47,6 +48,24 @@ def test_chat_says_that_a_path_leads_nowhere_and_goes_on(taking: Cli) -> None:
         "kitchener: /attach needs the path of an image or a file",
     ]
     assert newest_turn(taking)["state"] == "completed"
+
+
+def test_chat_refuses_at_once_what_is_no_regular_file(taking: Cli, tmp_path: Path) -> None:
+    """Regression: a named pipe and a directory were `no such file`."""
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "folder").mkdir()
+    outcome = taking(
+        "chat", stdin=b"/attach pipe.png\n/attach folder\n/attach /dev/zero\n/attach a\0b\n/attach photo.png/x\nhello\n"
+    )
+    assert outcome.code == 1
+    assert outcome.err.splitlines() == [
+        "kitchener: /attach 'pipe.png': cannot be read: is not a regular file",
+        "kitchener: /attach 'folder': cannot be read: is not a regular file",
+        "kitchener: /attach '/dev/zero': cannot be read: is not a regular file",
+        "kitchener: /attach 'a\\x00b': no such file",
+        "kitchener: /attach 'photo.png/x': cannot be read: Not a directory",
+    ]
+    assert newest_turn(taking)["parts"] == []
 
 
 def test_a_model_that_takes_no_images_says_so_and_the_message_is_on_record(

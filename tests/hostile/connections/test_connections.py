@@ -106,7 +106,7 @@ def test_a_client_that_takes_an_answer_piece_by_piece_keeps_its_connection_until
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as the server
 async def test_a_crowd_of_requests_that_were_not_read_hides_no_idle_connection_for_long() -> None:
     """Few connections are looked at for each new one, and those that ask for something not again and again."""
-    handles = cast(Any, connection_class(20, 10.0))
+    handles = cast(Any, connection_class(20, 10.0, asks_back=False))
     config, state = uvicorn.Config(nobody, log_config=None, ws="none"), ServerState()
     config.load()
     with ExitStack() as sockets:

@@ -108,7 +108,7 @@ def served(talk: Callable[[Served], Coroutine[Any, Any, None]], app: ASGIApp = e
     async def run() -> Client:
         config, state = uvicorn.Config(app, log_config=None, lifespan="off", ws="none"), ServerState()
         config.load()
-        handling = cast(Any, connection_class(20, 10.0))(config=config, server_state=state, app_state={})
+        handling = cast(Any, connection_class(20, 10.0, asks_back=False))(config=config, server_state=state, app_state={})
         found = Served(Client(), handling, state.tasks)
         handling.connection_made(found.client)
         await talk(found)

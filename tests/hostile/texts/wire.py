@@ -21,6 +21,7 @@ from kitchener.gateway.providers.bodies import event_data, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
 from kitchener.gateway.providers.chat_completions.token_counts import TokenCounts
 from kitchener.gateway.providers.endpoint_errors import redacted_line, told_by
+from kitchener.gateway.providers.impossible_counts import CountCheck
 from kitchener.gateway.providers.library.http_client import BoundedBody
 from kitchener.gateway.providers.library.model_messages import response_from
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
@@ -82,7 +83,9 @@ def body(size: int, *, encoding: str = "", status: int = 200) -> Callable[[str],
         data = zlib.compress(data, wbits=zlib.MAX_WBITS | 16) if encoding else data
 
         async def whole() -> list[bytes]:
-            bounded = BoundedBody(_Pieces(data, size), encoding=encoding, status=status, max_bytes=1 << 24)
+            bounded = BoundedBody(
+                _Pieces(data, size), encoding=encoding, status=status, max_bytes=1 << 24, counts=CountCheck("it")
+            )
             return [piece async for piece in bounded]
 
         return _loop().run(whole())

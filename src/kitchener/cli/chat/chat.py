@@ -7,7 +7,6 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Final
 
 import anyio
@@ -44,7 +43,7 @@ from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult
 from kitchener.runtime import open_runtime, tune_gc
 from kitchener.runtime.root_layout import agent_of
-from kitchener.small_files import is_file
+from kitchener.small_files import open_regular
 from kitchener.times import iso_of
 from kitchener.tuning import OWN_MODELS
 
@@ -194,12 +193,8 @@ class _ChatLoop:
 
     def _attach(self, path: str) -> None:
         """Keeps an image or a file for the next message, which reads it."""
-        if not is_file(Path(path)):
-            say(
-                f"kitchener: /attach {path!r}: no such file"
-                if path
-                else "kitchener: /attach needs the path of an image or a file"
-            )
+        if problem := _unreadable(path):
+            say(f"kitchener: /attach {problem}")
             self.exit_code = self.exit_code or NEGATIVE
             return
         self.attached.append(FilePart(path))
@@ -373,3 +368,18 @@ def _banner_lines(config: RuntimeConfig, agent_class: str) -> Iterator[str]:
     if first.provider_id in OWN_MODELS:
         yield "This model follows fixed rules, without a network. For a real one: kitchener init --provider openai --model NAME"
     yield "/help lists the commands. Ctrl-C cancels a turn; at the prompt, it quits."
+
+
+def _unreadable(path: str) -> str:
+    """Why a path cannot be attached; "": it can. Does not wait, even for a named pipe."""
+    if not path:
+        return "needs the path of an image or a file"
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        return f"{path!r}: no such file"
+    except OSError as error:
+        return f"{path!r}: cannot be read: {error.strerror}"
+    except ValueError:  # it holds a null character
+        return f"{path!r}: no such file"
+    return ""

@@ -22,6 +22,7 @@ from kitchener.gateway.providers.chat_completions.transport import (
     StatusError,
     open_transport,
 )
+from kitchener.gateway.providers.endpoint_errors import Hiding
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 
@@ -59,14 +60,18 @@ class EndpointEmbeddings:
                     body += b"".join(bodies)
             finally:
                 answer.close()
-        except StatusError as error:
-            reason: ProviderReason = "authentication" if error.status in (401, 403) else "server_error"
-            raise ProviderError(_ID, reason, f"the endpoint answered with status {error.status}") from None
-        except UnusableAnswer as error:
-            raise ProviderError(_ID, error.reason, error.detail) from None
-        except TRANSPORT_ERRORS as error:
-            raise connection_failure(_ID, error, self._transport.url, self._redaction) from None
+        except (StatusError, UnusableAnswer, *TRANSPORT_ERRORS) as error:
+            with Hiding(error, self._redaction) as cause:
+                raise self._failure(error) from cause
         return _vectors(bytes(body), len(texts))
+
+    def _failure(self, error: Exception) -> ProviderError:
+        if isinstance(error, StatusError):
+            reason: ProviderReason = "authentication" if error.status in (401, 403) else "server_error"
+            return ProviderError(_ID, reason, f"the endpoint answered with status {error.status}")
+        if isinstance(error, UnusableAnswer):
+            return ProviderError(_ID, error.reason, error.detail)
+        return connection_failure(_ID, error, self._transport.url, self._redaction)
 
 
 @asynccontextmanager

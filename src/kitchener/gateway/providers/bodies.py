@@ -9,12 +9,13 @@ import json
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import orjson
 
 from kitchener.errors import ProviderReason
 from kitchener.gateway.providers.endpoint_errors import named_web_page
+from kitchener.gateway.providers.impossible_counts import CountCheck
 from kitchener.plain_names import cut_to, quoted
 
 MAX_ERROR_BYTES: Final = 65_536
@@ -41,9 +42,10 @@ _SHORT: Final = 2 * MAX_DEPTH
 _PAGE_HEAD: Final = 4_096
 """Bytes of a web page that are searched for its title."""
 
-_USAGE_KEYS: Final = ("usage", "usageMetadata")
-_USAGE_HOLDERS: Final = ("message", "response")
 _BEGINS_EVENTS: Final = frozenset(b"deir:")  # data, event, id, retry or a comment; no JSON text begins with one of these
+
+
+AnyBytes = TypeVar("AnyBytes", bytes, bytearray)
 
 
 class UnusableAnswer(Exception):
@@ -69,18 +71,18 @@ class BodyReader:
         encoding: the response's `Content-Encoding`
         status: the response's HTTP status
         max_bytes: limit of a body that is not an error's, both as received and decompressed
-        is_checked: whether `check_json` sees the body, or each event's data; False if the caller parses it by `parsed_json`,
-            who then gets the data of each event in place of the event
+        counts: mends the counts in the body, or in each event's data, which `check_json` then sees; None if the caller parses
+            it by `parsed_json`, who then gets the data of each event in place of the event
 
     Attributes:
         ready: events or bodies that are complete and not taken yet
         is_over: whether nothing more is read
     """
 
-    def __init__(self, *, encoding: str, status: int, max_bytes: int, is_checked: bool = True) -> None:
+    def __init__(self, *, encoding: str, status: int, max_bytes: int, counts: CountCheck | None) -> None:
         self._is_error = status >= 300  # redirects are not followed
         self._max_bytes = min(max_bytes, MAX_ERROR_BYTES) if self._is_error else max_bytes
-        self._is_checked = is_checked
+        self._counts = counts
         self.is_over = False
         self.ready: list[bytes] = []
         self._inflater = self._inflater_for(encoding)
@@ -161,7 +163,7 @@ class BodyReader:
                 return
             self._has_begun = True
             if piece[0] in _BEGINS_EVENTS and not self._is_error:
-                self._events = _Events(is_checked=self._is_checked)
+                self._events = _Events(self._counts)
         if self._events is None:
             self._whole += piece
         else:
@@ -173,9 +175,7 @@ class BodyReader:
         if self._events is not None:
             self.ready += self._events.rest()
         elif self._whole:
-            if self._is_checked:
-                check_json(self._whole)
-            self.ready.append(bytes(self._whole))
+            self.ready.append(bytes(self._whole if self._counts is None else check_json(self._whole, self._counts)))
         self.is_over = True
 
     def _finish_error(self) -> None:
@@ -203,8 +203,8 @@ class BodyReader:
 class _Events:
     """Cuts a stream of server-sent events at its blank lines."""
 
-    def __init__(self, *, is_checked: bool) -> None:
-        self._is_checked = is_checked
+    def __init__(self, counts: CountCheck | None) -> None:
+        self._counts = counts
         self._buffer = bytearray()
         self._searched = self._number = self._comments = 0
         self._ends_in_return = False
@@ -234,13 +234,13 @@ class _Events:
         """Returns the bytes after the last blank line, or their data."""
         event = bytes(self._buffer)
         self._buffer.clear()
-        if self._is_checked:
+        if self._counts is not None:
             checked = self._checked(event)
             return [checked] if checked else []
         return self._checked_all([event])
 
     def _checked_all(self, events: list[bytes]) -> list[bytes]:
-        if self._is_checked:
+        if self._counts is not None:
             return [checked + b"\n\n" for event in events if (checked := self._checked(event))]
         found: list[bytes] = []
         for event in events:
@@ -268,9 +268,13 @@ class _Events:
         self._number += 1
         if self._number > MAX_EVENTS:
             raise UnusableAnswer("malformed", f"the stream has more than {MAX_EVENTS:,} events")
-        if self._is_checked:
-            check_json(event_data(whole))
-        return whole
+        if self._counts is None:
+            return whole
+        data = event_data(whole)
+        mended = check_json(data, self._counts)
+        if mended is data:
+            return whole
+        return b"\n".join([*(each for each in whole.split(b"\n") if not each.startswith(b"data:")), b"data: " + mended])
 
 
 def event_data(event: bytes) -> bytes:
@@ -292,7 +296,7 @@ def event_data(event: bytes) -> bytes:
 
 
 def parsed_json(text: bytes | bytearray) -> Any:
-    """Parses the body or an event of an answer, within the limits of `check_json` but that on counts.
+    """Parses the body or an event of an answer, within the limits of `check_json`.
 
     Half a character stays in its text, because the other half may come with the next event. Whatever takes a text removes it
     (`plain_names.without_halves`).
@@ -338,31 +342,33 @@ def _refused(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-def check_json(text: bytes | bytearray) -> None:
-    """Raises for a text that is costly to parse or has negative token counts. Does not check that it is valid JSON.
+def check_json(text: AnyBytes, counts: CountCheck | None = None) -> AnyBytes | bytes:
+    """Raises for a text that is costly to parse. Does not check that it is valid JSON.
+
+    Returns:
+        the text; another one if `counts` had to mend what the answer counts
 
     Raises:
-        UnusableAnswer: the text nests too deep, or has too many values or a negative count
+        UnusableAnswer: the text nests too deep, or has too many values
     """
     brackets = text.count(b"[") + text.count(b"{")
     marks = brackets + text.count(b",")
-    is_large, has_usage = brackets > MAX_DEPTH or marks > MAX_VALUES, b'"usage' in text
+    is_large, has_usage = brackets > MAX_DEPTH or marks > MAX_VALUES, counts is not None and b'"usage' in text
     if not is_large and not has_usage:
-        return
+        return text
     if marks > MAX_COUNTED:
         raise UnusableAnswer("malformed", f"the answer holds more than {MAX_COUNTED:,} commas and brackets")
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         if not is_large:
-            return
+            return text
         raise UnusableAnswer(
             "malformed", f"the answer is not valid JSON, or nests far deeper than {MAX_DEPTH} levels"
         ) from error
     if is_large:
         _check_shape(value)
-    if has_usage and isinstance(value, dict):
-        _check_usage(value)
+    return orjson.dumps(value) if counts is not None and isinstance(value, dict) and counts.mend(value) else text
 
 
 def is_deeper(value: object, levels: int) -> bool:
@@ -394,29 +400,3 @@ def _inside(level: list[object]) -> list[object]:
         if isinstance(each, dict | list)
         for inner in (each.values() if isinstance(each, dict) else each)
     ]
-
-
-def _check_usage(answer: dict[str, object]) -> None:
-    """Raises for negative counts. The libraries drop them, so the answer would seem to have no counts."""
-    for holder in (answer, *map(answer.get, _USAGE_HOLDERS)):
-        if type(holder) is dict:
-            for key in _USAGE_KEYS:
-                if type(counts := holder.get(key)) is dict:
-                    _check_counts(key, counts)
-                elif isinstance(counts, int | float) and counts < 0:
-                    raise _negative(key, counts)
-
-
-def _check_counts(key: str, counts: dict[str, object]) -> None:
-    rest = [(key, counts)]
-    while rest:
-        at, each = rest.pop()
-        for name, inner in each.items():
-            if type(inner) is dict:
-                rest.append((f"{at}.{name}", inner))
-            elif isinstance(inner, int | float) and inner < 0:
-                raise _negative(f"{at}.{name}", inner)
-
-
-def _negative(at: str, count: float) -> UnusableAnswer:
-    return UnusableAnswer("malformed", f"{cut_to(at, 80)} = {quoted(count, 40)}: expected counts that are not negative")

@@ -1,11 +1,12 @@
 """Turns what an endpoint answers in place of a reply into reasons and short texts, for every kind of real provider."""
 
 import re
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
 from kitchener.errors import ProviderReason
-from kitchener.errors.nested import with_causes
+from kitchener.errors.nested import all_behind
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.plain_names import cut_to, without_halves
 
@@ -158,6 +159,28 @@ def redacted_line(text: str, redaction: Redaction) -> str:
     return cut_to(redaction.text(" ".join(without_halves(text).split())), MAX_DETAIL_CHARS)
 
 
-def hide(error: Exception, redaction: Redaction) -> Exception | None:
-    """Returns the error as a cause to chain; None if its text or that of its own causes holds a key."""
-    return None if any(redaction.is_in(f"{each} {each!r}") for each in with_causes(error)) else error
+class Hiding:
+    """A block that raises an error for a caught one: `with Hiding(error, redaction) as cause: raise … from cause`.
+
+    If the caught error holds a key, or any error behind it does, the new error has neither cause nor context. `from None`
+    alone leaves the context, which logs and debuggers may show.
+
+    Args:
+        error: the caught error
+        redaction: the keys
+    """
+
+    def __init__(self, error: BaseException, redaction: Redaction) -> None:
+        self._cause = None if any(map(partial(_holds_key, redaction), all_behind(error))) else error
+
+    def __enter__(self) -> BaseException | None:
+        return self._cause
+
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
+        if raised is not None:
+            raised.__context__ = self._cause
+
+
+def _holds_key(redaction: Redaction, error: BaseException) -> bool:
+    """Whether a key is in the text of an error, in its notes, or in what it was made of, such as a request or a body."""
+    return redaction.is_in(f"{error} {error!r} {vars(error)!r}")

@@ -11,7 +11,8 @@ import anyio
 import orjson
 import pytest
 
-from kitchener.config import ProviderConfig
+from kitchener import TextDelta, TextRetracted, TurnCompleted, open_runtime
+from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway.providers.chat_completions.chat_endpoint import (
     REMEMBERED_VALUES,
@@ -255,12 +256,47 @@ async def test_a_models_thoughts_are_no_part_of_its_text(thought: dict[str, Any]
     assert whole.text == response.text == "".join(pieces) == expected
 
 
-async def test_thoughts_that_the_prompt_began_are_no_part_of_a_whole_answer() -> None:
-    """As of models whose template ends the prompt with `<think>`."""
-    said = {"hm\n</think>\n\nyes": "yes", "a </think> in the middle": None, "a\n<think>\n</think>\nb": None}
-    async with endpoint(*(message(content=each) for each in said)) as (_, provider):
-        for content, expected in said.items():
-            assert (await provider.complete(ask())).text == (content if expected is None else expected)
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("hm\n</think>\n\nyes", "yes"),
+        ("</think>\nyes", "yes"),
+        (" hm</think>\nyes\n</think>\nno", "yes\n</think>\nno"),
+        ("a </think> in the middle", None),
+        ("a\n<think>\n</think>\nb", None),
+        ("<think>hm</think>yes\n</think>\nno", "yes\n</think>\nno"),
+        ("hm</think>", None),
+    ],
+)
+async def test_thoughts_that_the_prompt_began_are_no_part_of_the_answer(content: str, expected: str | None) -> None:
+    """As of models whose template ends the prompt with `<think>`. A stream passes them on before it can know."""
+    expected = content if expected is None else expected
+    async with endpoint(message(content=content), chunks(*({"content": each} for each in content))) as (_, provider):
+        whole = await provider.complete(ask())
+        pieces, response = await streamed(provider)
+    assert whole.text == response.text == expected
+    assert "".join(pieces) == content.removeprefix("<think>hm</think>")
+    assert whole.usage == response.usage
+
+
+async def test_a_turn_takes_thoughts_back_that_were_streamed_as_text(tmp_path: Path) -> None:
+    """So all text that its listener keeps is the reply, which is the same as without a stream."""
+    thought, reply = "The user says hello.\n</think>\n", "Hello, Ada."
+    answer = chunks(*({"content": each} for each in (thought, "\n", *reply)))
+    async with fake_server(message(content='{"speech_act": "greeting"}'), answer) as server:
+        local = ProviderConfig(base_url=server.url, model="m", max_retries=0)
+        router = RouterConfig(default_provider="local", providers={"local": local})
+        async with open_runtime(RuntimeConfig(plane_root=str(tmp_path), router=router)) as runtime:
+            updates = [each async for each in runtime.supervisor().stream_turn("hello")]
+    kept = ""
+    for each in updates:
+        if isinstance(each, TextDelta):
+            kept += each.text
+        elif isinstance(each, TextRetracted):
+            assert kept.startswith(thought)
+            kept = ""
+    assert isinstance(updates[-1], TurnCompleted)
+    assert updates[-1].result.response == kept == reply
 
 
 async def test_thoughts_alone_are_an_empty_answer_and_count_where_the_server_does_not() -> None:

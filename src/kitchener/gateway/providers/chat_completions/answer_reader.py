@@ -218,7 +218,7 @@ class AnswerReader:
         if self._finish is None and not is_whole:
             told = "the stream ended without a finish reason or an end mark, so the answer may be cut off"
             raise UnusableAnswer("malformed", told)
-        text = answer_text(self._texts, self._redaction)
+        text = answer_text((self._thoughts.cut_unopened("".join(self._texts)),), self._redaction)
         if self._refusals and not text and not self._calls:
             raise ProviderError(self._provider_id, "refused", redacted_line("".join(self._refusals), self._redaction))
         tool_uses = self._tool_uses()
@@ -282,7 +282,9 @@ class AnswerReader:
         if not content:
             return ""
         said_text = content if isinstance(content, str) else _text_of_parts(content)
-        text = self._thoughts.without(said_text) if streams else self._thoughts.without_unopened(said_text)
+        text = self._thoughts.without(said_text)
+        if not streams:
+            text = self._thoughts.cut_unopened(text)
         if text:
             self._texts.append(text)
         return text
@@ -339,6 +341,7 @@ class _Thoughts:
         self._held = ""
         self.state: Literal["start", "thought", "gap", "text"] = "start"
         """What is read now; "text": the text has begun, so that all that follows is text."""
+        self._has_thoughts = False
 
     def without(self, text: str) -> str:
         """Returns the next piece of text without thoughts. Holds back what may be the beginning of a tag."""
@@ -349,7 +352,7 @@ class _Thoughts:
                 return ""
             if not begun.startswith(_BEGIN):
                 return self.rest()
-            text, self._held, self.state = begun[len(_BEGIN) :], "", "thought"
+            text, self._held, self.state, self._has_thoughts = begun[len(_BEGIN) :], "", "thought", True
         if self.state == "thought":
             thought, mark, text = (self._held + text).partition(_END)
             kept = len(thought) if mark else max(0, len(thought) - len(_END) + 1)
@@ -363,16 +366,17 @@ class _Thoughts:
             self.state = "text" if text else "gap"
         return text
 
-    def without_unopened(self, text: str) -> str:
-        """Returns a whole text without thoughts, also without those whose `<think>` was in the prompt, as of DeepSeek R1.
+    def cut_unopened(self, text: str) -> str:
+        """Returns a whole text without thoughts whose `<think>` was in the prompt, as of DeepSeek R1.
 
-        A stream has shown the thoughts before it could know.
+        Before the end of the thoughts has come, nothing tells them from text. So a stream has passed them on as text, and its
+        last item, which is whole, has not.
         """
         thought, mark, rest = text.partition(_END_OF_LINE)
-        if not mark or _BEGIN in thought:
-            return self.without(text)
+        if self._has_thoughts or not mark or _BEGIN in thought:
+            return text
         self.texts.append(thought)
-        self.state = "text"
+        self._has_thoughts = True
         return rest.lstrip()
 
     def rest(self) -> str:

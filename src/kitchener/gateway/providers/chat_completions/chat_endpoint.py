@@ -29,7 +29,7 @@ from kitchener.gateway.providers.chat_completions.transport import (
     StatusError,
     open_transport,
 )
-from kitchener.gateway.providers.endpoint_errors import error_in, hide, reason_of, redacted_line, told_by
+from kitchener.gateway.providers.endpoint_errors import Hiding, error_in, reason_of, redacted_line, told_by
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
@@ -156,7 +156,8 @@ class ChatEndpoint:
             reader.rest()
             return self._learned(request, reader.response(is_whole=True))
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
-            raise self._failure(error) from hide(error, self._redaction)
+            with Hiding(error, self._redaction) as cause:
+                raise self._failure(error) from cause
 
     async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
         """Yields the text of the answer to one request in pieces, then the whole response.
@@ -186,7 +187,8 @@ class ChatEndpoint:
                 yield TextPiece(1, text)
             yield self._learned(request, reader.response(is_whole=is_whole))
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
-            raise self._failure(error) from hide(error, self._redaction)
+            with Hiding(error, self._redaction) as cause:
+                raise self._failure(error) from cause
 
     def _reader(self, request: PromptRequest) -> AnswerReader:
         asked = request.model_id or self._model_id

@@ -1,22 +1,19 @@
 """Reads how many tokens an answer in OpenAI's chat-completions format counts.
 
-A statistic never fails an answer: a count that cannot be is taken as not given, so that `answer_reader.py` estimates it, and is
-logged once for each provider. Explained in `docs/gateway.md`.
+A count that cannot be is taken as not given (`impossible_counts.py`), so that `answer_reader.py` estimates it. Explained in
+`docs/gateway.md`.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from kitchener.logs import get_logger
-from kitchener.plain_names import quoted
+from kitchener.gateway.providers.impossible_counts import CountCheck
 from kitchener.records.prompt import MOST_TOKENS, Usage
 
 _CACHE_READS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 """Counts of input tokens that a cache served, as servers name them."""
 _CACHE_WRITES: Final = ("cache_write_tokens", "cache_creation_input_tokens")
 """Counts of input tokens that were written to a cache, as servers name them."""
-
-_log = get_logger(__name__)
 
 
 class TokenCounts:
@@ -27,12 +24,12 @@ class TokenCounts:
     """
 
     def __init__(self, provider_id: str) -> None:
-        self._provider_id, self._has_logged = provider_id, False
+        self._check = CountCheck(provider_id)
 
     def usage(self, counts: object) -> Usage:
         """Returns the counts of an answer; 0: it does not say how many tokens were sent or received."""
         if not isinstance(counts, dict):
-            self._log_once("usage", counts)
+            self._check.note("usage", counts)
             return Usage(0, 0)
         details = counts.get("prompt_tokens_details")
         places = (details, counts) if isinstance(details, dict) else (counts,)
@@ -52,18 +49,4 @@ class TokenCounts:
         return next((count for count in found if count is not None), None)
 
     def _count(self, counts: Mapping[str, object], name: str) -> int | None:
-        value = counts.get(name)
-        if value is None:
-            return None
-        if type(value) is float and value.is_integer():
-            value = int(value)
-        if type(value) is int and 0 <= value <= MOST_TOKENS:
-            return value
-        self._log_once(name, value)
-        return None
-
-    def _log_once(self, name: str, value: object) -> None:
-        if not self._has_logged:
-            self._has_logged = True
-            shown = quoted(value, 40)
-            _log.warning("provider sends impossible token counts", provider_id=self._provider_id, count=name, value=shown)
+        return self._check.count(name, counts.get(name))

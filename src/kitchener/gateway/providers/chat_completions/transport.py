@@ -134,7 +134,7 @@ class ChatTransport:
         try:
             status, headers = answer.status, answer.headers
             encoding = headers.get("content-encoding", "")
-            reader = BodyReader(encoding=encoding, status=status, max_bytes=self._max_bytes, is_checked=False)
+            reader = BodyReader(encoding=encoding, status=status, max_bytes=self._max_bytes, counts=None)
             if status >= 300:
                 raise StatusError(status, await _error_body(answer, reader), asked_pause_s(headers.get))
             is_accepted = True

@@ -16,6 +16,7 @@ from kitchener.config import ProviderConfig
 from kitchener.gateway.providers.authorities import ClientCertificate, trust_nobody
 from kitchener.gateway.providers.bodies import PIECES_AT_ONCE, BodyReader, UnusableAnswer
 from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
+from kitchener.gateway.providers.impossible_counts import CountCheck
 from kitchener.gateway.providers.redaction import Redaction
 
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
@@ -36,22 +37,25 @@ DIRECT: Final = HttpConnection()
 """The library's own authorities, no certificate, and the proxy of the environment."""
 
 
-def open_http_client(config: ProviderConfig, redaction: Redaction, connection: HttpConnection = DIRECT) -> httpx2.AsyncClient:
+def open_http_client(
+    config: ProviderConfig, redaction: Redaction, counts: CountCheck, connection: HttpConnection = DIRECT
+) -> httpx2.AsyncClient:
     """Returns a client, to be opened with `async with`.
 
     Args:
         config: the provider's settings; with a `base_url`, a request to any other host fails before it is sent
         redaction: remembers each key that is sent
+        counts: mends what answers count
         connection: how it reaches the endpoint
     """
-    return httpx2.AsyncClient(**_options(config, redaction, httpx2, connection))
+    return httpx2.AsyncClient(**_options(config, redaction, counts, httpx2, connection))
 
 
 def open_former_http_client(
-    config: ProviderConfig, redaction: Redaction, connection: HttpConnection = DIRECT
+    config: ProviderConfig, redaction: Redaction, counts: CountCheck, connection: HttpConnection = DIRECT
 ) -> httpx.AsyncClient:
     """Like `open_http_client`, with `httpx` in place of `httpx2`, for vendors whose library takes no other client."""
-    return httpx.AsyncClient(**_options(config, redaction, httpx, connection))
+    return httpx.AsyncClient(**_options(config, redaction, counts, httpx, connection))
 
 
 class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
@@ -62,13 +66,20 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         encoding: the response's `Content-Encoding`
         status: the response's HTTP status
         max_bytes: limit of a body that is not an error's, both as received and decompressed
+        counts: mends what the answer counts
     """
 
     def __init__(
-        self, body: httpx2.AsyncByteStream | httpx.AsyncByteStream, *, encoding: str, status: int, max_bytes: int
+        self,
+        body: httpx2.AsyncByteStream | httpx.AsyncByteStream,
+        *,
+        encoding: str,
+        status: int,
+        max_bytes: int,
+        counts: CountCheck,
     ) -> None:
         self._body, self._source = body, body.__aiter__()
-        self._reader = BodyReader(encoding=encoding, status=status, max_bytes=max_bytes)
+        self._reader = BodyReader(encoding=encoding, status=status, max_bytes=max_bytes, counts=counts)
         self._pieces = 0
 
     def __aiter__(self) -> "BoundedBody":
@@ -111,7 +122,9 @@ class BoundedBody(httpx2.AsyncByteStream, httpx.AsyncByteStream):
         await self._body.aclose()
 
 
-def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, connection: HttpConnection) -> dict[str, Any]:
+def _options(
+    config: ProviderConfig, redaction: Redaction, counts: CountCheck, library: ModuleType, connection: HttpConnection
+) -> dict[str, Any]:
     """Returns the arguments of a client; both libraries take the same."""
     connect_timeout_s = min(CONNECT_TIMEOUT_S, config.timeout_s)
     only = _origin(library.URL(config.base_url)) if config.base_url is not None else None
@@ -131,7 +144,8 @@ def _options(config: ProviderConfig, redaction: Redaction, library: ModuleType, 
         if not isinstance(body, httpx2.AsyncByteStream | httpx.AsyncByteStream):
             raise TypeError(f"an asynchronous body was expected, not {type(body).__name__}")
         encoding = response.headers.pop("Content-Encoding", "")
-        response.stream = BoundedBody(body, encoding=encoding, status=response.status_code, max_bytes=config.max_response_bytes)
+        status, limit = response.status_code, config.max_response_bytes
+        response.stream = BoundedBody(body, encoding=encoding, status=status, max_bytes=limit, counts=counts)
 
     # One context, because a client would make its own for each proxy of the environment.
     trusted = trust_nobody() if only is not None and only[0] == "http" else library.create_ssl_context()

@@ -38,7 +38,7 @@ from kitchener.gateway.providers.checked_answers import (
 )
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.entries import FinishReason
-from kitchener.records.prompt import NO_TOOL_CHOICE, Message, PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import MOST_TOKENS, NO_TOOL_CHOICE, Message, PromptRequest, PromptResponse, ToolUse, Usage
 
 _FINISH_REASONS: dict[str | None, FinishReason] = {
     "stop": "stop",
@@ -178,7 +178,8 @@ def _argument_text(part: ToolCallPart) -> str:
 def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
     counted = answer.usage
     read, written = counted.cache_read_tokens or None, counted.cache_write_tokens or None
-    usage = Usage(counted.input_tokens, counted.output_tokens, read, written)
+    sent = min(counted.input_tokens, MOST_TOKENS)  # with the counts of the cache, which some vendors count apart
+    usage = Usage(sent, counted.output_tokens, read, written)
     if usage.input_tokens and usage.output_tokens:
         return usage
     calls = [f"{part.tool_name}{_argument_text(part)}" for part in answer.parts if isinstance(part, ToolCallPart)]

@@ -27,7 +27,8 @@ from kitchener.errors import ConfigError, ProviderError
 from kitchener.errors.root import CONFIGURATION
 from kitchener.gateway.providers.authorities import read_authorities, read_client_certificate
 from kitchener.gateway.providers.chat_completions.chat_endpoint import is_of_openai
-from kitchener.gateway.providers.endpoint_errors import hide
+from kitchener.gateway.providers.endpoint_errors import Hiding
+from kitchener.gateway.providers.impossible_counts import CountCheck
 from kitchener.gateway.providers.library.http_client import HttpConnection, open_former_http_client, open_http_client
 from kitchener.gateway.providers.library.model_errors import VENDOR_ERRORS, translated
 from kitchener.gateway.providers.library.model_messages import (
@@ -118,8 +119,8 @@ class ModelProvider:
             )
             return response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
-            failure = translated(error, self._provider_id, self._redaction, self._proxy)
-            raise failure from hide(error, self._redaction)
+            with Hiding(error, self._redaction) as cause:
+                raise translated(error, self._provider_id, self._redaction, self._proxy) from cause
 
     async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
         """Yields the text of the answer to one HTTP request in pieces, then the whole response.
@@ -146,8 +147,8 @@ class ModelProvider:
                 yield TextPiece(1, text)
             yield response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
-            failure = translated(error, self._provider_id, self._redaction, self._proxy)
-            raise failure from hide(error, self._redaction)
+            with Hiding(error, self._redaction) as cause:
+                raise translated(error, self._provider_id, self._redaction, self._proxy) from cause
 
     def _model(self, name: str | None) -> Model:
         if name is None:
@@ -236,7 +237,7 @@ async def _open_vendor(
     proxy = None if config.proxy == "env" else chosen_proxy(provider_id, config, referred, redaction)
     connection = HttpConnection(read_authorities(provider_id, config), read_client_certificate(provider_id, config), proxy)
     client = (open_former_http_client if vendor_name in FORMER_HTTPX_VENDORS else open_http_client)(
-        config, redaction, connection
+        config, redaction, CountCheck(provider_id), connection
     )
     vendor = _vendor(vendor_class, config, at, {"api_key": secret, "base_url": config.base_url, "http_client": client})
     await stack.enter_async_context(client)
@@ -260,9 +261,8 @@ async def _open_vendor(
         )
     except (UserError, ValueError, TypeError) as error:
         expected = f"the vendor's library refuses this model: {cut_to(redaction.text(str(error)), 300)}"
-        raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected) from hide(
-            error, redaction
-        )
+        with Hiding(error, redaction) as cause:
+            raise ConfigError(CONFIGURATION, dotted_key((*at, "model")), described(config.model), expected) from cause
 
 
 def _caching(vendor_name: str, config: ProviderConfig) -> Caching | None:
@@ -289,7 +289,8 @@ def _vendor(
         redaction = Redaction(wanted["api_key"])
         told = cut_to(redaction.text(str(error)), 300)
         expected = f"set it to a reference, such as `env:NAME`, or set what the vendor's library asks for: {told}"
-        raise ConfigError(CONFIGURATION, dotted_key((*at, "api_key")), "", expected) from hide(error, redaction)
+        with Hiding(error, redaction) as cause:
+            raise ConfigError(CONFIGURATION, dotted_key((*at, "api_key")), "", expected) from cause
     if config.base_url is not None and _host(str(vendor.base_url)) != _host(config.base_url):
         raise ConfigError(CONFIGURATION, dotted_key((*at, "base_url")), "", _NOT_TAKEN["base_url"].format(config.model))
     return vendor
