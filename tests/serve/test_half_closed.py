@@ -13,7 +13,7 @@ from kitchener.ledger import LedgerClient
 from kitchener.records import events
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo, read_all
-from tests.serve.test_openai_client import Real, listening
+from tests.clients.test_openai_client import Real, listening
 
 GET = b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 
