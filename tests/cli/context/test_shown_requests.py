@@ -189,3 +189,12 @@ def test_a_turn_without_recorded_tools_finds_them_beside_the_settings(
     settings.write_text(re.sub(r'"tests\.replay\.\w+:', f'"{module}:', text), encoding="utf-8")
     told = cli("context", "explain", "T-9f54211f-000001", *arguments, "--config", settings)
     assert (told.code, told.json["problem"]) == (0, None)
+
+
+def test_a_tool_that_may_not_be_called_is_shown_as_that(cli: Cli) -> None:
+    """After a greeting no tool may be called, but the model is shown what it has, as in every other turn."""
+    configure(tools='["tests.replay.tools:list_packages"]')
+    said = talk(cli, "hello", "tell me of packages")
+    greeted, asked = (cli("context", "explain", turn(said, number), "--prompt").out for number in (1, 2))
+    assert "\n--- tool shown, not to be called: list_packages\n" in greeted
+    assert "\n--- tool offered: list_packages\n" in asked

@@ -62,6 +62,7 @@ def _call_json(number: int, prompt: RecordedPrompt) -> dict[str, object]:
         "prompt_pack_version": request.prompt_pack_version,
         "messages": [each.as_mapping() for each in request.messages],
         "tools": offered_tools(request),
+        "tool_choice": request.tool_choice,
         "answer_schema": request.output_schema,
         "model_id": request.model_id,
         "temperature": temperature_of(prompt),
@@ -138,7 +139,7 @@ def request_lines(request: PromptRequest) -> Iterator[str]:
         yield f"--- {message_title(message)}"
         yield from message_lines(message)
     for tool in offered_tools(request):
-        yield f"--- tool offered: {tool['tool_id']}"
+        yield f"--- {tool_title(request, tool['tool_id'])}"
         yield as_readable(tool)
     if request.output_schema is not None:
         yield "--- schema of the answer"
@@ -178,6 +179,13 @@ def usage_words(usage: UsageMapping | None) -> str:
         return ""
     cached = f" ({usage['cached_tokens']:,} of them from its cache)" if usage.get("cached_tokens") else ""
     return f"; the provider counted {usage['input_tokens']:,} in{cached}, {usage['output_tokens']:,} out"
+
+
+def tool_title(request: PromptRequest, tool_id: object) -> str:
+    """The line above a tool, which says whether the model may or must call it."""
+    if not request.may_call_tools:
+        return f"tool shown, not to be called: {tool_id}"
+    return f"tool to be called: {tool_id}" if request.tool_choice == tool_id else f"tool offered: {tool_id}"
 
 
 def offered_tools(request: PromptRequest) -> list[dict[str, object]]:

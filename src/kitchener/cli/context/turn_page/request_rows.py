@@ -16,6 +16,7 @@ from kitchener.cli.context.shown_requests import (
     message_title,
     offered_tools,
     request_lines,
+    tool_title,
     usage_words,
 )
 from kitchener.cli.context.turn_page.shapes import Bar, FoldedText, bar_of, folded
@@ -102,7 +103,7 @@ def _texts(request: PromptRequest) -> Iterator[tuple[str, str]]:
     for message in request.messages:
         yield message_title(message), "\n".join(message_lines(message))
     for tool in offered_tools(request):
-        yield f"tool offered: {tool['tool_id']}", as_readable(tool)
+        yield tool_title(request, tool["tool_id"]), as_readable(tool)
     if request.output_schema is not None:
         yield "schema of the answer", as_readable(request.output_schema)
 
