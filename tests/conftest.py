@@ -20,9 +20,16 @@ import pytest
 from hypothesis import settings
 
 from tests.property_examples import FEW, MANY
+from tests.time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from tests.top_level import pytest_sessionfinish, pytest_sessionstart, pytest_terminal_summary
 
-__all__ = ["pytest_sessionfinish", "pytest_sessionstart", "pytest_terminal_summary"]
+__all__ = [
+    "pytest_sessionfinish",
+    "pytest_sessionstart",
+    "pytest_terminal_summary",
+    "pytest_timeout_cancel_timer",
+    "pytest_timeout_set_timer",
+]
 
 settings.register_profile(FEW, max_examples=30, derandomize=True, deadline=None, database=None)
 settings.register_profile(MANY, max_examples=1_000, deadline=None, print_blob=True)
