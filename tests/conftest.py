@@ -61,9 +61,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The cases of a table of four or more take turns at the event loops; `make soak` runs them on the other one too.
+    """The cases of a table of three or more take turns at the event loops; `make soak` runs them on the other one too.
 
-    So each loop has two cases or more of every table. Who names a test gets all of its cases.
+    So each loop has a case or more of every table. Who names a test gets all of its cases.
     """
     if any("::" in each for each in config.args):
         return
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             case = "-".join(sorted({*spec.id.split("-")} - {loop}))  # the loop stands before or after the rest
             tables[item.nodeid.partition("[")[0]].setdefault(case, {})[loop] = item
     for cases in tables.values():
-        if len(cases) >= 4:
+        if len(cases) >= 3:
             for loop, found in zip(cycle(("asyncio", "trio")), cases.values(), strict=False):
                 if len(found) == 2:
                     found[loop].add_marker("soak")

@@ -173,6 +173,15 @@ class Parsed:
     """The lines that quote the beginning of a value, without a sign that it was cut."""
 
 
+def nodes_where(*words: str) -> Iterator[tuple[Path, ast.AST]]:
+    """The nodes of all modules in whose text one of the words stands: to parse and walk all modules takes seconds."""
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        if any(word in text for word in words):
+            for node in ast.walk(ast.parse(text)):
+                yield path, node
+
+
 @cache
 def parsed(path: Path) -> Parsed:
     """Cached, because several tests read all modules. A syntax tree is too large to be kept."""
@@ -462,7 +471,8 @@ STARTS_IN_SHARED_GROUPS = {
 
 def test_tasks_are_started_in_groups_of_others_only_by_the_helper_that_keeps_their_errors() -> None:
     """Else what one user's code raises while it is cancelled ends the tasks of all."""
-    found = {f"{relative(path)}: {name}" for path in SOURCES for name in starts_in_shared_groups(ast.parse(path.read_bytes()))}
+    modules = ((path, node) for path, node in nodes_where("start_soon") if isinstance(node, ast.Module))
+    found = {f"{relative(path)}: {name}" for path, module in modules for name in starts_in_shared_groups(module)}
     assert found == STARTS_IN_SHARED_GROUPS.keys()
 
 
@@ -496,8 +506,7 @@ def test_coroutines_that_catch_everything_ask_whose_the_exception_is() -> None:
     """It may be the cancellation of the caller, or an error that hides it. Else they raise it again."""
     found = {
         f"{relative(path)}: {function.name}"
-        for path in SOURCES
-        for function in ast.walk(ast.parse(path.read_bytes()))
+        for path, function in nodes_where("BaseException", "except:")
         if isinstance(function, ast.AsyncFunctionDef)
         for handler in handlers_of(function)
         if "BaseException" in ast.unparse(handler.type or ast.Name("BaseException"))
@@ -511,8 +520,7 @@ def test_no_context_manager_that_is_a_generator_swallows_an_error_of_its_block()
     """On CPython 3.12.1 and 3.13.0 its frames form a cycle with the error: write a class, as for `ended_by`."""
     found = {
         f"{relative(path)}: {function.name}"
-        for path in SOURCES
-        for function in ast.walk(ast.parse(path.read_bytes()))
+        for path, function in nodes_where("contextmanager")
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         and any("contextmanager" in ast.unparse(each) for each in function.decorator_list)
         for block in ast.walk(function)
@@ -541,8 +549,7 @@ def test_whether_a_file_is_there_is_asked_so_that_a_missing_permission_is_an_err
     asked = {"exists", "is_file", "is_dir"}
     found = {
         relative(path)
-        for path in SOURCES
-        for each in ast.walk(ast.parse(path.read_bytes()))
+        for path, each in nodes_where(*asked)
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in asked and not each.args
     }
     assert found == ASKS_OTHERWISE.keys()
@@ -573,9 +580,8 @@ def test_only_entries_change_the_state_of_a_session() -> None:
     folds = {f"src/kitchener/actors/sessions/{name}.py" for name in ("state", "pending_approvals")}
     found = {
         f"{relative(path)}: {function.name}"
-        for path in SOURCES
+        for path, function in nodes_where("state.")
         if relative(path) not in folds
-        for function in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for changed in changed_in(function)
         if re.search(rf"\bstate\.({'|'.join(fields)})\b", changed)
@@ -588,8 +594,7 @@ def test_entries_whose_shape_has_changed_are_read_in_the_present_one() -> None:
     changed = {shape_of("", entry_type).__name__ for entry_type in events.VERSIONS}
     found = [
         f"{relative(path)}: {ast.unparse(call)}"
-        for path in SOURCES
-        for call in ast.walk(ast.parse(path.read_bytes()))
+        for path, call in nodes_where("payload_as")
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "payload_as"
         if ast.unparse(call.args[0]) in changed and isinstance(call.args[1], ast.Attribute)
     ]

@@ -77,12 +77,12 @@ def blocks() -> Iterator[Any]:
                 begin = None
 
 
-@pytest.mark.parametrize(("code", "backend"), list(blocks()))
+@pytest.mark.parametrize(("code", "anyio_backend"), list(blocks()))
 def test_a_block_of_code_is_a_whole_program_that_runs(
-    code: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run: Callable[..., Any] = anyio.run
-    monkeypatch.setattr(anyio, "run", partial(run, backend=backend))
+    monkeypatch.setattr(anyio, "run", partial(run, backend=anyio_backend))
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "program.py"
     program.write_text(code, encoding="utf-8")

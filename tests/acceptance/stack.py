@@ -257,13 +257,13 @@ def scripted_config(
         **admin: fields of ADMIN's `HO2Config`; it has all tools given to `open_runtime` where they do not say which
     """
     classes = {name: HO2Config(agent_class=name, **settings) for name, settings in (agents or {}).items()}
+    # Retries come at once: what they wait for by default is tested with the gateway.
+    provider = ProviderConfig(kind="offline", **{"backoff_initial_s": 0.01, **(lane or {})})
     return RuntimeConfig(
         plane_root=str(root),
         ledger=ledger,
         limits=LimitsConfig(**(limits or {})),
-        router=RouterConfig(
-            default_provider="scripted", providers={"scripted": ProviderConfig(kind="offline", **(lane or {}))}
-        ),
+        router=RouterConfig(default_provider="scripted", providers={"scripted": provider}),
         agents={"ADMIN" if has_classes else "default": HO2Config(**{"tools": ("*",), **admin}), **classes},
     )
 

@@ -63,7 +63,7 @@ def test_a_command_that_is_stopped_while_it_starts_is_ended_before_the_loop_is(l
 
     for steps in (*range(8), *range(8)):
         anyio.run(stop_after, steps, backend=loop)
-        gc.collect()
+    gc.collect()
 
 
 def _no_message(line: bytes) -> Never:

@@ -38,7 +38,7 @@ class _Page(BaseHTTPRequestHandler):
 @contextmanager
 def page() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), _Page) as httpd:
-        thread = Thread(target=httpd.serve_forever)
+        thread = Thread(target=httpd.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{httpd.server_address[1]}/hours"
         httpd.shutdown()

@@ -19,6 +19,7 @@ from kitchener.ledger.disk.manifests import FORMAT, NO_MANIFEST, SegmentManifest
 from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_line
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
+from tests.property_examples import examples
 from tests.verifier.kit import needs_node, node, refused
 from tests.verifier.proofs import bundle, fill, shown_rows, unsigned_heads
 
@@ -95,11 +96,13 @@ def copied(directory: Path, signer: Signer) -> Path:
     return ledger
 
 
+@pytest.mark.hypothesis  # this one and others are so marked because the long run draws more
 def test_every_byte_of_a_ledger_in_segments_is_guarded(tmp_path: Path, signer: Signer) -> None:
     ledger, draw = copied(tmp_path / "ledger", signer), random.Random(4)
     assert refused([ledger], signer.public_key) == []
-    paths = [*with_one_byte_changed(ledger, files_of(ledger), 25, draw)]
-    assert len(paths) == 250
+    each = examples(few=12, many=25)
+    paths = [*with_one_byte_changed(ledger, files_of(ledger), each, draw)]
+    assert len(paths) == 10 * each
     assert refused(paths) == paths
 
 
@@ -207,6 +210,7 @@ def test_what_else_lies_beside_segments_is_ignored(tmp_path: Path, signer: Signe
     assert refused([ledger], signer.public_key) == []
 
 
+@pytest.mark.hypothesis
 def test_of_an_unfinished_segment_every_byte_of_the_file_is_guarded(tmp_path: Path, signer: Signer) -> None:
     """Its manifest is a draft, of which Kitchener reads the form and the place; its copy nobody reads."""
     ledger = copied(tmp_path / "ledger", signer)
@@ -218,13 +222,13 @@ def test_of_an_unfinished_segment_every_byte_of_the_file_is_guarded(tmp_path: Pa
     segment_path(gone, 4).unlink()
     assert refused([ledger, torn, gone], signer.public_key) == []
     draw = random.Random(5)
-    drafts = [*with_one_byte_changed(ledger, [manifest_path(ledger, 4)], 50, draw)]
-    assert 25 < len(refused(drafts)) < 50
+    drafts = [*with_one_byte_changed(ledger, [manifest_path(ledger, 4)], many := examples(few=24, many=50), draw)]
+    assert many // 2 < len(refused(drafts)) < many
     backwards = canonical_bytes({**json.loads(manifest_path(ledger, 4).read_bytes()), "last_seq": 1}) + b"\n"
     paths = [with_another(ledger, manifest_path(ledger, 4), backwards, "backwards")]
-    paths += with_one_byte_changed(ledger, [manifest_path(ledger, 3)], 25, draw)
+    paths += with_one_byte_changed(ledger, [manifest_path(ledger, 3)], many // 2, draw)
     assert refused(paths) == paths
-    paths = [*with_one_byte_changed(ledger, [ledger], 50, draw)]
+    paths = [*with_one_byte_changed(ledger, [ledger], many, draw)]
     assert refused(paths) == paths
 
 
@@ -243,6 +247,7 @@ def test_no_field_of_a_signed_head_or_of_a_seal_can_be_another(tmp_path: Path, s
     assert refused(manifests) == manifests
 
 
+@pytest.mark.hypothesis
 def test_no_field_of_a_bundle_can_be_another(tmp_path: Path) -> None:
     """All of it is written anew as canonical JSON, so that nothing but the field is wrong."""
     proven, draw, paths = fill(tmp_path / "proven"), random.Random(7), list[Path]()
@@ -253,19 +258,20 @@ def test_no_field_of_a_bundle_can_be_another(tmp_path: Path) -> None:
             assert refused([file]) == []
             contents.append(json.loads(file.read_bytes()))
     for content in contents:
-        for _ in range(60):
+        for _ in range(examples(few=25, many=100)):
             paths.append(tmp_path / f"{len(paths)}.json")
             paths[-1].write_bytes(canonical_bytes(with_one_field_changed(content, draw)) + b"\n")
     assert refused(paths) == paths
 
 
+@pytest.mark.hypothesis
 def test_no_word_of_what_is_shown_can_be_another(tmp_path: Path) -> None:
     """A value within the body of an entry that a bundle shows, be it with the hash that the body has then."""
     proven, draw, paths = fill(tmp_path / "proven"), random.Random(8), list[Path]()
     goods = [
         json.loads(bundle(proven, proven.turns[-1], tmp_path / "good.json", *more).read_bytes()) for more in ([], ["--chain"])
     ]
-    for number in range(80):
+    for number in range(examples(few=32, many=160)):
         content = copy.deepcopy(goods[number % 4 > 1])
         row = draw.choice(shown_rows(draw.choice(content["ledgers"])))
         row[5] = canonical_bytes(with_one_field_changed(json.loads(row[5]), draw)).decode()

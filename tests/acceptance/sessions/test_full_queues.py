@@ -27,7 +27,7 @@ from tests.actors.waiting import settle
 from tests.property_examples import examples
 
 FAST = "RESIDENT:fast"
-SHORT_S = 2.0
+SHORT_S = 1.2
 """A deadline that a test lets pass; longer than a turn takes until its call waits."""
 
 
@@ -210,7 +210,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=examples(few=15, many=300), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(few=8, many=300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 async def test_whatever_is_cancelled_each_message_has_one_end_on_record(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]], places: int, queue: int, workers: int

@@ -94,7 +94,7 @@ async def test_a_storm_of_messages_and_cancellations_leaves_every_session_sound(
     results: list[TurnResult | Exception] = []
     async with open_scripted(tmp_path, **config) as runtime:
         supervisor = runtime.supervisor()
-        sessions = [await supervisor.start_session() for _ in range(25)]
+        sessions = [await supervisor.start_session() for _ in range(16)]
 
         async def send(message: str, session_id: SessionId, patience: int | None, key: str | None) -> None:
             async with anyio.create_task_group() as tasks:
@@ -110,7 +110,7 @@ async def test_a_storm_of_messages_and_cancellations_leaves_every_session_sound(
                     tasks.cancel_scope.cancel()
 
         with anyio.fail_after(30):
-            for wave in (range(100), range(100, 160)):  # in the first, every session's key has yet to be made
+            for wave in (range(64), range(64, 100)):  # in the first, every session's key has yet to be made
                 async with anyio.create_task_group() as tasks:
                     for n in wave:
                         patience = dice.choice((None, None, dice.randrange(200)))
@@ -123,7 +123,7 @@ async def test_a_storm_of_messages_and_cancellations_leaves_every_session_sound(
         known = [portrait(await supervisor.session(session_id)) for session_id in sessions]
     replies = [result for result in results if isinstance(result, TurnResult)]
     assert {type(result) for result in results} <= {TurnResult, Overloaded, SessionBusy, TurnReplaced}
-    assert len(replies) > 25
+    assert len(replies) > 16
     async with open_scripted(tmp_path, **config) as runtime:
         recorded: list[str] = []
         for session_id, before in zip(sessions, known, strict=True):

@@ -48,12 +48,13 @@ def check(summary: dict[str, Any], kills: int, segment_bytes: int | None = None)
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the next on trio, the long run all on both
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the long run on both
 async def test_a_runtime_that_is_killed_keeps_what_it_promised(anyio_backend: str) -> None:
     """A sample: a few places of a turn with all that belongs to it, and a few moments under load."""
     check(await killed(anyio_backend, 10, "--seed", "20260101"), 10)
 
 
+@pytest.mark.soak  # each time, `ledger/write/test_faults.py` and `test_segments.py` stop and kill what finishes a file
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_ledgers_whose_files_are_finished_meanwhile_keep_it_too(anyio_backend: str) -> None:

@@ -420,7 +420,7 @@ async def failure_at(url: str) -> ProviderError:
 
 async def test_a_hanging_server_is_a_timeout_and_its_connection_is_closed() -> None:
     # A loaded machine may take its time until the request is at the server, and only then the limit may pass.
-    async with served(hang(), timeout_s=2.0) as (server, gateway):
+    async with served(hang(), timeout_s=1.2) as (server, gateway):
         failed = await failure_of(gateway)
         with anyio.fail_after(10):
             await server.gone.wait()
@@ -600,7 +600,7 @@ async def test_a_broken_stream_is_told_once_and_restarted_only_if_wanted(answer:
     begun = b"half " in answer.body
     for wanted in (False, True):
         # Short only where the limit is what the test waits for: a loaded machine takes its time for everything else.
-        timeout_s = 2.0 if reason == "timeout" else 30.0
+        timeout_s = 1.2 if reason == "timeout" else 30.0
         async with served(answer, events(["whole"]), timeout_s=timeout_s, max_retries=1) as (server, gateway):
             told = Told()
             seen, failed = await read_until_error(gateway, ask(restart_streams=wanted), told)

@@ -570,7 +570,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a compressed body", wire.body(1_000, encoding="gzip"), chars=50_000, units=JSON_UNITS),
         Scan("a stream", wire.body(1_000), wire.EVENT_FRAMES, units=wire.EVENT_UNITS),
         Scan("a stream, in pieces", wire.body(7), wire.EVENT_FRAMES, units=wire.EVENT_UNITS),
-        Scan("keys", wire.redacted, chars=500, units=KEY_UNITS),
+        Scan("keys", wire.redacted, chars=250, units=KEY_UNITS),
         Scan("keys, in pieces", wire.redacted_in_pieces(3), units=KEY_UNITS),
         Scan("keys, in long pieces", wire.redacted_in_pieces(1_000), units=KEY_UNITS),
         Scan("an answer by way of a library", wire.vendor_answer, ANSWER_FRAMES, units=JSON_UNITS),

@@ -632,7 +632,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=examples(few=15, many=300))  # on each event loop
+@settings(max_examples=examples(few=8, many=300))  # on each event loop
 @given(steps=steps, segment_bytes=st.sampled_from([1, 900, 2_500]))
 async def test_a_ledger_in_segments_is_a_list_that_survives(steps: list[tuple[str, int]], segment_bytes: int) -> None:
     """Against a plain list: what was committed is there after every crash, and nothing but what was written."""

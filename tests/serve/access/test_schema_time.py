@@ -290,7 +290,7 @@ class TestFunctions:
     ) -> None:
         async with serving(tmp_path / "root", calling(weather_of("Graz")), serve=clients()) as client:
             ada, bob = of(client, "ada"), of(client, "bob")
-            processor.check_s = AT_ONCE_S + 0.1
+            processor.check_s = AT_ONCE_S + 0.06
             asked, give = await begin(ada)
             assert (asked.status, processor.checks) == (200, 1)
             processor.check_s = 0.0
@@ -302,7 +302,7 @@ class TestFunctions:
             given = await give()
             with anyio.fail_after(20):
                 while given.status == 429:
-                    await anyio.sleep(0.1)  # not without pause, which would keep a processor busy for two seconds
+                    await anyio.sleep(0.1)  # not without pause, which would keep a processor busy for a second
                     given = await give()
             assert (given.status, b"sun" in given.body) == (200, True)
 
