@@ -7,9 +7,12 @@ reads would wait for one another, so the waiting ones share a call. This module 
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Generic, TypeVar, cast
 
 import anyio
+
+from kitchener.worker_calls import to_end_in_thread
 
 T = TypeVar("T")
 _MOST: Final = 64
@@ -81,7 +84,7 @@ class BatchedQuestions:
         taken = list[_WaitingRead[object]]()
         self._is_calling = True
         try:
-            await anyio.to_thread.run_sync(self._answer, taken, limiter=self._limiter)
+            await to_end_in_thread(partial(self._answer, taken), limiter=self._limiter)
         finally:
             self._is_calling = False
             for each in taken:

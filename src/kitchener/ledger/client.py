@@ -51,6 +51,7 @@ from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 from kitchener.signing import load_signer
 from kitchener.times import iso_of
+from kitchener.worker_calls import in_own_task, opened_in_thread
 
 _log = get_logger(__name__)
 _CLOSE_SECONDS: Final = 30.0
@@ -177,7 +178,7 @@ class LedgerClient(LedgerReads):
                 storage.abandon()
                 raise
 
-        storage, stamper = await anyio.to_thread.run_sync(open_files)
+        storage, stamper = await opened_in_thread(open_files, lambda opened: opened[0].abandon())
         client = cls(storage, config, stamper, sealer, index_keys)
         async with plain_task_group() as tasks:
             client._host = tasks
@@ -396,15 +397,20 @@ class LedgerClient(LedgerReads):
         self._is_closed = self._stopped = True
         if self.storage.journal.is_forked:
             return  # a forked child: the file and the lock belong to the parent
-        failure: LedgerWriteError | None = None
-        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
-            try:
-                await self._group.commit(force=True)
-            except LedgerWriteError as error:
-                failure = error
-            for group in self._groups:
-                await group.leave(self, self._host)
-            await anyio.to_thread.run_sync(self.storage.close, limiter=self._reads)
+
+        async def commit_and_close() -> LedgerWriteError | None:
+            failure: LedgerWriteError | None = None
+            with anyio.move_on_after(_CLOSE_SECONDS):
+                try:
+                    await self._group.commit(force=True)
+                except LedgerWriteError as error:
+                    failure = error
+                for group in self._groups:
+                    await group.leave(self, self._host)
+                await anyio.to_thread.run_sync(self.storage.close, limiter=self._reads)
+            return failure
+
+        failure = await in_own_task(commit_and_close)
         if failure is not None:
             if not is_failing:
                 raise failure

@@ -30,6 +30,7 @@ from kitchener.ledger.write.journal import check_seen, holds
 from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
 from kitchener.small_files import is_there
+from kitchener.worker_calls import in_own_task, opened_in_thread
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -72,15 +73,14 @@ class LedgerReader(LedgerReads):
         """
         path = Path(path)
         index_dirs = [Path(index_dir)] if index_dir is not None else index_dirs_near(path)
-        file = await anyio.to_thread.run_sync(partial(_File, path, ledger_id, index_dirs, index_keys, sealer))
+        file = await opened_in_thread(partial(_File, path, ledger_id, index_dirs, index_keys, sealer), _File.close)
         reader = cls(path, file, index_keys)
         try:
             await reader._in_thread(file.refresh)
             yield reader
         finally:
             reader._is_closed = True
-            with anyio.CancelScope(shield=True):  # the wait is bounded, by one read
-                await anyio.to_thread.run_sync(file.close, limiter=reader._reads)
+            await in_own_task(lambda: anyio.to_thread.run_sync(file.close, limiter=reader._reads))  # bounded by one read
 
     @property
     def ledger_id(self) -> str:

@@ -23,6 +23,7 @@ from kitchener.ledger.index.tail import other_key, session_key
 from kitchener.ledger.verify.verification import VerifyReport, nothing_read, verify_part
 from kitchener.records.index_keys import imported_entry_key
 from kitchener.records.ref import Ref
+from kitchener.worker_calls import to_end_in_thread
 
 T = TypeVar("T")
 _BATCH_ENTRIES: Final = 256
@@ -260,7 +261,7 @@ class LedgerReads(ABC):
 
     async def _in_thread(self, action: Callable[[], T]) -> T:
         """The result of a long action, in a call of its own."""
-        return await anyio.to_thread.run_sync(partial(self._unless_closed, action), limiter=self._reads)
+        return await to_end_in_thread(partial(self._unless_closed, action), limiter=self._reads)
 
     def _unless_closed(self, action: Callable[[], T]) -> T:
         if self._is_closed:  # closing waits only for reads that have started

@@ -349,8 +349,10 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
     own_task = OwnTask()
     try:
         async with anyio.create_task_group() as tasks:
-            holding = partial(own_task.keeps, partial(_hold, loaded, injected))
-            runtime: Runtime = await tasks.start(holding, name="the runtime")
+            opening = _OwnTaskStatus()
+            holding = partial(own_task.keeps, partial(_hold, loaded, injected, opening.scope), task_status=opening)
+            tasks.start_soon(holding, name="the runtime")
+            runtime = await opening.runtime()
             try:
                 await runtime._agents.open_configured()
                 await runtime._finish_erasures()
@@ -368,6 +370,31 @@ async def open_runtime(  # noqa: PLR0913  what a program may bring along; all bu
         raise body_error
 
 
+class _OwnTaskStatus(TaskStatus["Runtime"]):
+    """A runtime that a task opens. `TaskGroup.start` waits for ever if it is cancelled, because that task is shielded."""
+
+    def __init__(self) -> None:
+        self.scope: anyio.CancelScope = anyio.CancelScope(shield=True)
+        """Of the task that opens the runtime, and keeps it open."""
+        self._opened = list[Runtime]()
+        self._is_open = anyio.Event()
+
+    def started(self, value: "Runtime | None" = None) -> None:
+        """The runtime is open."""
+        assert value is not None
+        self._opened.append(value)
+        self._is_open.set()
+
+    async def runtime(self) -> "Runtime":
+        """Returns the runtime. Cancelled, it ends the task: what is open is closed again."""
+        try:
+            await self._is_open.wait()
+        except BaseException:
+            self.scope.cancel()
+            raise
+        return self._opened.pop()
+
+
 async def _shut_down(runtime: Runtime, limits: LimitsConfig) -> None:
     """Closes the runtime within the grace periods, and ends the task that holds the runtime in any case."""
     try:
@@ -377,14 +404,16 @@ async def _shut_down(runtime: Runtime, limits: LimitsConfig) -> None:
         runtime._shared.scope.cancel()
 
 
-async def _hold(loaded: LoadedConfig, injected: RuntimeArguments, *, task_status: TaskStatus[Runtime]) -> None:
+async def _hold(
+    loaded: LoadedConfig, injected: RuntimeArguments, scope: anyio.CancelScope, *, task_status: TaskStatus[Runtime]
+) -> None:
     """Opens all parts of a runtime and keeps them open until it is closed.
 
     Shielded, so that a cancelled program still closes its runtime in order and records the end of each turn.
     """
     config, limits = loaded.config, loaded.config.limits
     with (
-        anyio.CancelScope(shield=True) as scope,
+        scope,
         named_source(loaded.source),
         chosen_telemetry(config.telemetry, injected.telemetry) as telemetry,
     ):

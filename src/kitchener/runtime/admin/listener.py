@@ -29,6 +29,7 @@ from kitchener.runtime.admin.wire import (
     parse_request,
     read_frame,
 )
+from kitchener.worker_calls import opened_in_thread
 
 _log = get_logger(__name__)
 _MAX_CONNECTIONS: Final = 8
@@ -58,23 +59,26 @@ class AdminListener:
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Listens until `close`. If there can be no socket, logs why and returns, because turns need none."""
         try:
-            self._claimed = claimed = await anyio.to_thread.run_sync(socket_place.claim, self._root.directory)
+            await self._listen(task_status)
         except (AdminUnavailable, OSError) as error:
+            if self._claimed is not None:
+                raise
             _log.warning("no administration socket", problem=str(error))
-            self._ended.set()
             task_status.started()
-            return
-        try:
-            listener = await SocketListener.from_socket(claimed.sock)
-            with self._serving:
-                async with anyio.create_task_group() as tasks:
-                    with self._accepting:
-                        async with listener:
-                            task_status.started()
-                            await self._accept(listener, tasks)
         finally:
             self.abandon()  # not in a thread: these few calls must happen although this task is cancelled
             self._ended.set()
+
+    async def _listen(self, task_status: TaskStatus[None]) -> None:
+        claim = partial(socket_place.claim, self._root.directory)
+        self._claimed = claimed = await opened_in_thread(claim, self._release)
+        listener = await SocketListener.from_socket(claimed.sock)
+        with self._serving:
+            async with anyio.create_task_group() as tasks:
+                with self._accepting:
+                    async with listener:
+                        task_status.started()
+                        await self._accept(listener, tasks)
 
     async def close(self) -> None:
         """Stops accepting connections, lets running requests end within the grace period, and removes the socket."""
@@ -88,8 +92,11 @@ class AdminListener:
         """Removes the socket, which is no longer listened on. Blocks for a few calls of the system."""
         claimed, self._claimed = self._claimed, None
         if claimed is not None:
-            claimed.sock.close()
-            socket_place.release(self._root.directory, claimed)
+            self._release(claimed)
+
+    def _release(self, claimed: socket_place.Claim) -> None:
+        claimed.sock.close()
+        socket_place.release(self._root.directory, claimed)
 
     async def _accept(self, listener: SocketListener, tasks: TaskGroup) -> None:
         """Serves connections until the socket fails."""
