@@ -14,6 +14,7 @@ import anyio
 from kitchener.ledger import StoredEntry
 from kitchener.memory.recorded_signals import seen_in
 from kitchener.memory.subject_memory import SubjectMemory
+from kitchener.records.entries import MemoryPayload, payload_as
 from kitchener.records.events import IMPORTED_TYPES, SUBJECT_ERASED, read_payload
 from kitchener.records.index_keys import keys_of_imported
 
@@ -41,6 +42,11 @@ def overlay_keys(entry_type: str, payload: Mapping[str, object]) -> tuple[str, .
 def artifact_key(artifact_id: str) -> str:
     """The index key of all records of an artifact, in every namespace."""
     return f"artifact:{artifact_id}"
+
+
+def namespace_of(entry: StoredEntry) -> str:
+    """The namespace of an entry of the memory."""
+    return payload_as(MemoryPayload, entry.payload)["namespace"]
 
 
 class ReadableMemoryLedger(Protocol):

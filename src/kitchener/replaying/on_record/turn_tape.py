@@ -17,6 +17,7 @@ from kitchener.records.entries import (
     ModelCallPayload,
     NestedTurn,
     ToolCallPayload,
+    TurnAbortedPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
     WorkOrderPlannedPayload,
@@ -85,7 +86,7 @@ class TurnTape:
         """Why it is skipped: `erased`, `open` or `aborted: <reason>`."""
         if self.is_erased:
             return AS_ERASED
-        return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
+        return "open" if self.end is None else f"aborted: {payload_as(TurnAbortedPayload, self.end.payload).get('reason')}"
 
     @property
     def nested_turns(self) -> list[NestedTurn]:
@@ -149,7 +150,7 @@ def turns_of(entries: Mapping[str, Sequence[StoredEntry]], ho2m: str) -> list[Tu
     for ledger_id, of_ledger in entries.items():
         for entry in of_ledger:
             is_signal = entry.entry_type == events.HO3_SIGNAL
-            turn_id = turn_of_signals(entry) if is_signal else entry.payload.get("turn_id")
+            turn_id = turn_of_signals(entry) if is_signal else events.read_common(entry).get("turn_id")
             if turn_id in found:
                 found[turn_id].entries.setdefault(ledger_id, []).append(entry)
     return list(found.values())
