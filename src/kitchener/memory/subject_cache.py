@@ -1,6 +1,6 @@
 """Folds a subject's entries, found through an index, and caches the folded subjects.
 
-The two ledgers are indexed by namespace and artifact besides by session. The index can be deleted at any time; each line found
+The two ledgers are indexed by session, by namespace and by artifact. The index can be deleted at any time; each line found
 through it is checked against its own hash. The first read of a subject folds the subject's own entries. Later entries update
 the cached fold one by one, so later reads read no ledger. The number of cached events is bounded.
 """
@@ -114,7 +114,7 @@ class SubjectCache:
         self._subjects: OrderedDict[str, SubjectMemory] = OrderedDict()
         self._loading: dict[str, anyio.Event] = {}
         self._costs: dict[str, int] = {}
-        """What each cached subject was counted with."""
+        """The share of each cached subject in `_held`, in events."""
         self._held = 0
 
     def __len__(self) -> int:
@@ -212,4 +212,4 @@ _EVENT_CHARS: Final = 128
 
 
 _EMPTY_SUBJECT: Final = 8
-"""Memory of a subject without events, expressed in events."""
+"""What a subject without events counts as, in events."""

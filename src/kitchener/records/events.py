@@ -199,7 +199,7 @@ After a model call that would fail again, the user is told what would help (10: 
 """
 
 LAST_UNBOUNDED: Final = 8
-"""The last version of the policy under which a check against a caller's schema takes as long as it takes."""
+"""The last version of the policy under which a check against a caller's schema has no limit."""
 
 VERSIONS: Final[Mapping[str, int]] = {
     PROJECTION_COMPUTED: 4,
