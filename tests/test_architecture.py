@@ -603,7 +603,7 @@ READ_UNTYPED = {
     "context/fold/context_events.py": "policy code, which reads what any program may have written, field by field",
     "context/intents/transitions.py": "policy code, whose own events have a typed payload",
     "context/projection/record.py": "policy code",
-    "ledger/bundles/bundle_check.py: _check_projections": "what a signature covers, which need not have its form",
+    "ledger/bundles/bundle_check.py": "entries of a bundle from somebody else, which need not have their form",
     "ledger/format/lines.py": "a ledger finds entries by session and knows nothing else of their payloads",
     "memory/overlay_log.py: _keyed": "signal ids in entries of every type of the memory",
     "memory/subject_cache.py": "index keys, of entries of every type",
@@ -612,7 +612,8 @@ READ_UNTYPED = {
     "records/index_keys.py": "index keys, of entries of every type",
     "records/upgrades.py": "what gives payloads their shape",
     "replaying/signatures.py: difference": "what a signature covers, which need not have its form",
-    "runtime/portable/folder.py: _check_owner": "entries of a folder that is not checked yet",
+    "runtime/portable/folder.py: _check_owner": "entries of a folder from another root, which need not have their form",
+    "runtime/portable/importer.py: _is_own": "the same",
     "runtime/portable/source_file.py: named_by": "the same",
     "sealing/sealer.py": "the fields of `SEALED_FIELDS`, of entries of every type",
 }
@@ -643,7 +644,7 @@ def untyped_reads(function: ast.AST) -> Iterator[str]:
                 ast.Subscript(value=payload, slice=ast.Constant(value=str()), ctx=ast.Load())
                 | ast.Call(func=ast.Attribute(value=payload, attr="get"), args=[ast.Constant(value=str()), *_])
                 | ast.Compare(left=ast.Constant(value=str()), ops=[ast.In() | ast.NotIn()], comparators=[payload])
-            ) if ast.unparse(payload) in raw or (isinstance(payload, ast.Attribute) and payload.attr == "payload"):
+            ) if ast.unparse(payload) in raw or is_raw(payload):
                 yield ast.unparse(each)
 
 

@@ -21,6 +21,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     GatheredContext,
+    IntentDeclaredPayload,
     OverlayPayload,
     ProjectionPayload,
     QualityGatePayload,
@@ -222,7 +223,7 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
             for each in _events(entry):
                 counts[_COUNTED.get(each["entry_type"], "other")] += 1
                 if each["entry_type"] == events.INTENT_DECLARED:
-                    goals[each["entity_id"]] = str(each["payload"].get("objective"))
+                    goals[each["entity_id"]] = str(payload_as(IntentDeclaredPayload, each["payload"]).get("objective"))
     said = {
         each.entity_id: payload_as(TurnStartedPayload, each.payload).get("user_message")
         for each in entries
