@@ -1,10 +1,11 @@
-"""What a ledger's length costs: opening it, bringing a session back out of it, and verifying it.
+"""What a ledger's length costs: opening it, bringing a session back out of it, proving a turn of it, and verifying it.
 
 Some sessions are recorded by a real runtime; then their ledger is filled up with other sessions' entries through the real
 writer, to one size after another, and measured at each. What does not depend on the length stays the same from row to row.
 
     python -m benchmarks.long_ledger
     python -m benchmarks.long_ledger --entries 100000 1000000 10000000 --jobs 2 --json
+    python -m benchmarks.long_ledger --entries 1000 1000000 --turns 5 --jobs 0      # the size of a turn's proof
 """
 
 import argparse
@@ -18,12 +19,20 @@ from statistics import median
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from kitchener import open_runtime
+from kitchener.cli.ledger.proof import evidence_of
+from kitchener.cli.options import Options
+from kitchener.clock import SystemClock
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, verify_ledger
+from kitchener.ledger.bundles.bundle import MAX_BUNDLE_BYTES, write_bundle
 from kitchener.ledger.disk.file_ops import FileOps
+from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.records.index_keys import index_keys
+from kitchener.signing import Signer, make_key
+from kitchener.times import iso_of
 
 HO2M = Path("HO2/ADMIN/ho2m.jsonl")
 COMMIT_ENTRIES = 20_000
@@ -141,6 +150,16 @@ async def activation_ms(root: Path, sessions: Sequence[str]) -> float:
     return round(min(extra), 2)
 
 
+async def proof_bytes(root: Path, session_id: str, signer: Signer) -> int:
+    """Size of the bundle that proves the session's first turn, after all heads have been signed."""
+    options, turn_id = Options(root=root), f"T-{session_id.removeprefix('SES-')}-000001"
+    for path in options.paths().ledgers():
+        await anyio.to_thread.run_sync(sign_ledger, path, signer, iso_of(SystemClock().time_us()))
+    pieces = list[bytes]()
+    write_bundle(pieces.append, turn_id, session_id, await evidence_of(options, turn_id), max_bytes=MAX_BUNDLE_BYTES)
+    return sum(map(len, pieces))
+
+
 async def verify_times(path: Path, jobs: int) -> dict[str, Any]:
     """Entries a second and core, and a second of the clock with some processes."""
     began, cpu = time.perf_counter(), time.process_time()
@@ -161,7 +180,7 @@ async def run(arguments: argparse.Namespace) -> None:
     rows = []
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
         root = Path(name)
-        path = root / HO2M
+        path, signer = root / HO2M, make_key(root / "benchmark.key")
         sessions = [[(await talk(root, None, arguments.turns))[0] for _ in range(3)] for _ in arguments.entries]
         for entries, mine in zip(arguments.entries, sessions, strict=True):
             began = time.perf_counter()
@@ -176,6 +195,7 @@ async def run(arguments: argparse.Namespace) -> None:
             row |= await open_times(path)
             row |= await read_back_times(path, mine[0])
             row |= await verify_times(path, arguments.jobs) if arguments.jobs else {}
+            row["proof_bytes"] = await proof_bytes(root, sessions[0][0], signer)
             row["activation_cpu_ms"] = await activation_ms(root, mine)
             rows.append(row)
             if not arguments.json:

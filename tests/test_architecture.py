@@ -601,6 +601,84 @@ def test_entries_whose_shape_has_changed_are_read_in_the_present_one() -> None:
     assert found == []
 
 
+READ_UNTYPED = {
+    "actors/authority/session_thread.py: apply": "plans and ends of turns alike, whose `intent_id` the shadow fills in",
+    "cli/audit/audit.py: _of_plan": "entries of every type, which the audit does not trust to have their form",
+    "cli/audit/owners.py: owned": "the same",
+    "context/fold/context_events.py": "policy code, which reads what any program may have written, field by field",
+    "context/intents/transitions.py": "policy code, whose own events have a typed payload",
+    "context/projection/record.py": "policy code",
+    "ledger/bundles/bundle_check.py": "entries of a bundle from somebody else, which need not have their form",
+    "ledger/format/lines.py": "a ledger finds entries by session and knows nothing else of their payloads",
+    "memory/overlay_log.py: _keyed": "signal ids in entries of every type of the memory",
+    "memory/subject_cache.py": "index keys, of entries of every type",
+    "memory/subject_memory.py": "policy code",
+    "records/events.py": "what gives payloads their shape",
+    "records/index_keys.py": "index keys, of entries of every type",
+    "records/upgrades.py": "what gives payloads their shape",
+    "replaying/signatures.py: difference": "what a signature covers, which need not have its form",
+    "runtime/portable/folder.py: _check_owner": "entries of a folder from another root, which need not have their form",
+    "runtime/portable/importer.py: _is_own": "the same",
+    "runtime/portable/source_file.py: named_by": "the same",
+    "sealing/sealer.py": "the fields of `SEALED_FIELDS`, of entries of every type",
+}
+"""Functions, or modules, that read a stored payload by the names of its fields without the shape of its type, and why."""
+
+RAW = {"Payload", "Mapping[str, object]", "Mapping[str, Any]", "dict[str, object]", "dict[str, Any]"}
+
+
+def test_payloads_are_read_through_the_shape_of_their_type() -> None:
+    """So that a type checker knows each field: `payload_as(TurnStartedPayload, entry.payload)["turn_ts"]`, and for the fields
+    that all types share `read_common(entry)`. A field whose name is a variable comes from a table of fields."""
+    found = {
+        f"{path.relative_to(ROOT / 'src' / 'kitchener').as_posix()}: {function.name}"
+        for path in SOURCES
+        for function in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and any(untyped_reads(function))
+    }
+    whole = {name for name in READ_UNTYPED if ": " not in name}
+    assert {each if (module := each.partition(": ")[0]) not in whole else module for each in found} == READ_UNTYPED.keys()
+
+
+def untyped_reads(function: ast.AST) -> Iterator[str]:
+    """What a function reads by a literal name from a payload that has no shape."""
+    raw = set(raw_names(function))
+    for each in ast.walk(function):
+        match each:
+            case (
+                ast.Subscript(value=payload, slice=ast.Constant(value=str()), ctx=ast.Load())
+                | ast.Call(func=ast.Attribute(value=payload, attr="get"), args=[ast.Constant(value=str()), *_])
+                | ast.Compare(left=ast.Constant(value=str()), ops=[ast.In() | ast.NotIn()], comparators=[payload])
+            ) if ast.unparse(payload) in raw or is_raw(payload):
+                yield ast.unparse(each)
+
+
+def raw_names(function: ast.AST) -> Iterator[str]:
+    """The names of payloads without a shape: arguments called `payload`, and what is assigned from an entry as it is."""
+    for each in ast.walk(function):
+        match each:
+            case ast.arg(arg="payload", annotation=ast.expr() as annotation) if ast.unparse(annotation) in RAW:
+                yield "payload"
+            case ast.Assign(targets=[target], value=value):
+                yield from (name for name, given in assigned(target, value) if is_raw(given))
+
+
+def assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Each name that an assignment gives a value, with the value."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for name, given in zip(target.elts, value.elts, strict=False):
+            yield ast.unparse(name), given
+    else:
+        yield ast.unparse(target), value
+
+
+def is_raw(value: ast.expr) -> bool:
+    """Whether a value is a payload as a ledger gives it back."""
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func).rpartition(".")[2] in ("read_payload", "current")
+    return ast.unparse(value).endswith((".payload", "['payload']"))
+
+
 CHANGING = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "update"}
 
 

@@ -13,7 +13,6 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.disk.scan import BESIDE, may_be_ledger
 from kitchener.ledger.index.index_dirs import index_dir_of, index_dirs_near, index_path
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, payload_as
 from kitchener.records.index_keys import index_keys
 from kitchener.runtime.memories import memory_config
 from kitchener.runtime.root_layout import (
@@ -189,7 +188,7 @@ class LedgerPaths:
             whose = "" if agent_class is None else f" of {agent_class}"
             raise NotOnRecord(f"{LAST}: no {what}{whose} is on record yet; `kitchener chat` begins one")
         newest = max(found, key=lambda each: (each.timestamp, each.entity_id))
-        return newest.entity_id if what == "turn" else payload_as(CommonPayload, newest.payload)["session_id"]
+        return newest.entity_id if what == "turn" else events.read_common(newest)["session_id"]
 
 
 @dataclass(frozen=True, slots=True)

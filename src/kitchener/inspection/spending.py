@@ -10,7 +10,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import amount_of_money, one_line
 from kitchener.plain_names import counted
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, CostSummary, ModelCallPayload, NestedTurn, ToolCallPayload, payload_as
+from kitchener.records.entries import CostSummary, ModelCallPayload, NestedTurn, ToolCallPayload, payload_as
 from kitchener.records.prompt import RULES_MODEL
 from kitchener.tuning import OWN_MODELS
 from kitchener.tuning.routes import Tokens
@@ -117,7 +117,7 @@ async def read_spending(paths: LedgerPaths, agent_class: str, session_id: str, s
             async for entry in ho1m.read(session_id=session_id, entry_type=(events.LLM_CALL, events.TOOL_CALL)):
                 if entry.timestamp < since:
                     continue
-                spending = found[payload_as(CommonPayload, entry.payload).get("turn_id", "")]
+                spending = found[events.read_common(entry).get("turn_id", "")]
                 if entry.entry_type == events.TOOL_CALL:
                     spending.tool_calls += 1
                     spending.nested_turns += payload_as(ToolCallPayload, entry.payload).get("nested_turns", ())

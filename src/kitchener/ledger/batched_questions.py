@@ -16,7 +16,7 @@ from kitchener.worker_calls import to_end_in_thread
 
 T = TypeVar("T")
 _MOST: Final = 64
-"""Questions of one call; reads of another kind get the thread between two calls."""
+"""Most questions that one call answers. Between two calls, reads of other kinds can use the thread."""
 
 
 class _WaitingRead(Generic[T]):
@@ -92,7 +92,8 @@ class BatchedQuestions:
             self._wake_next()
 
     def _answer(self, taken: list[_WaitingRead[object]]) -> None:
-        with suppress(IndexError):  # nothing waits any more; only popping says so, as tasks that are cancelled remove theirs
+        # A cancelled task removes its question at any moment, so only a failed `popleft` shows that no question is left.
+        with suppress(IndexError):
             while len(taken) < _MOST:
                 taken.append(self._waiting.popleft())
                 taken[-1].answer()

@@ -57,12 +57,12 @@ _log = get_logger(__name__)
 _CLOSE_SECONDS: Final = 30.0
 """Longest wait for the last commit when a ledger closes; a disk that takes longer counts as failed."""
 _HEADS: Final = 16_384
-"""Sessions in each of two generations of cached last entries, counted after each commit. The last entry of any other session
-is looked up."""
+"""Most sessions whose last entry is cached, in each of two generations; checked after each commit. The last entry of any other
+session is looked up."""
 
 
 class _Watch(AbstractContextManager[list[StoredEntry]]):
-    """A list among the watchers of a session while a block runs."""
+    """Adds a list to the watchers of a session until the block ends."""
 
     __slots__ = ("_entries", "_session_id", "_watchers")
 

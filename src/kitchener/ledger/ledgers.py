@@ -65,8 +65,8 @@ class Ledgers:
     async def update_index(self) -> None:
         """Adds the durable entries to the indexes, so that a `LedgerReader` opened beside these ledgers scans little.
 
-        Without this, an index gets them in large parts, since a client has their positions in memory. A failed write of an
-        index slows reads only.
+        Otherwise a client adds them only in large parts, because it has their positions in memory. A failed write of an
+        index only slows reads.
         """
         for member in self._members:
             await anyio.to_thread.run_sync(member.storage.index_flushed)

@@ -48,7 +48,7 @@ _REQUIRED: Final = (
 
 
 class Overlay(BaseModel):
-    """A fact that was learned from a signal. Fields that the older shape lacks are None."""
+    """A fact that was learned from a signal. Fields that the older format lacks are None."""
 
     # A NaN must stay NaN, so that writing refuses it; the default would turn it into null.
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
@@ -56,7 +56,7 @@ class Overlay(BaseModel):
     overlay_id: str
     """`OVL-…`, the id of the record."""
     artifact_id: str | None = None
-    """`ART-…`, the id of the artifact within the namespace; None: the older shape."""
+    """`ART-…`, the id of the artifact within the namespace; None: the older format."""
     signal_id: str
     """The signal from which it was learned."""
     artifact_type: ArtifactType | None = None

@@ -21,11 +21,20 @@ from kitchener.ledger.index.index_dirs import index_dir_of
 from kitchener.memory.gate import GateResult
 from kitchener.memory.overlays import Overlay
 from kitchener.memory.signals import Cut, RecordedEvent, SignalAccumulator, normalise
-from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, artifact_key, fold_subject, overlay_keys, signal_keys
+from kitchener.memory.subject_cache import (
+    OVERLAYS,
+    SIGNALS,
+    artifact_key,
+    fold_subject,
+    namespace_of,
+    overlay_keys,
+    signal_keys,
+)
 from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import quoted
 from kitchener.records import events
+from kitchener.records.entries import OverlayWeightPayload, payload_as
 from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 
@@ -48,8 +57,9 @@ def record_facts(entry: StoredEntry, *names: str) -> dict[str, object]:
     """Type, time and weight of an entry of the memory's ledgers, and these fields of its payload, as JSON types."""
     payload = events.read_payload(entry.entry_type, entry.payload)
     facts: dict[str, object] = {name: payload[name] for name in names if name in payload}
-    if "new_weight" in payload:
-        facts["weight"] = payload["new_weight"]
+    change = payload_as(OverlayWeightPayload, payload)
+    if "new_weight" in change:
+        facts["weight"] = change["new_weight"]
     return {"entry_type": entry.entry_type, "at": entry.timestamp, **facts}
 
 
@@ -236,13 +246,13 @@ class MemoryReader(ReadOperations):
 
     async def namespaces_of(self, artifact_id: str) -> list[str]:
         """The namespaces with an artifact of this id, in the order of their first record."""
-        found = [str(entry.payload["namespace"]) async for entry in self.overlays.read(key=artifact_key(artifact_id))]
+        found = [namespace_of(entry) async for entry in self.overlays.read(key=artifact_key(artifact_id))]
         return list(dict.fromkeys(found))
 
     async def read_records(self, artifact_id: str, *, namespace: str) -> list[StoredEntry]:
         """All entries about an artifact, overlay and later changes, oldest first."""
         found = [entry async for entry in self.overlays.read(key=artifact_key(artifact_id))]
-        return [entry for entry in found if entry.payload["namespace"] == namespace]
+        return [entry for entry in found if namespace_of(entry) == namespace]
 
     async def read_quarantines(self, *, namespace: str) -> list[StoredEntry]:
         """The entries that put signals and events of a namespace in quarantine, oldest first."""

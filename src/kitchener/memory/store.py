@@ -48,7 +48,7 @@ from kitchener.sealing import Sealer
 _LOOK_BACK: Final = 100
 """Newest signals of a session that are searched for one with a turn id."""
 _PAUSE_S: Final = 0.01
-"""Wait for an entry of a subject that is being written, seconds."""
+"""Seconds between two checks whether an entry of a subject is still being written."""
 
 
 class SignalOperations(OverlayOperations):

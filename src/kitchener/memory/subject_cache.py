@@ -1,6 +1,6 @@
 """Folds a subject's entries, found through an index, and caches the folded subjects.
 
-The two ledgers are indexed by namespace and artifact besides by session. The index can be deleted at any time; each line found
+The two ledgers are indexed by session, by namespace and by artifact. The index can be deleted at any time; each line found
 through it is checked against its own hash. The first read of a subject folds the subject's own entries. Later entries update
 the cached fold one by one, so later reads read no ledger. The number of cached events is bounded.
 """
@@ -14,6 +14,7 @@ import anyio
 from kitchener.ledger import StoredEntry
 from kitchener.memory.recorded_signals import seen_in
 from kitchener.memory.subject_memory import SubjectMemory
+from kitchener.records.entries import MemoryPayload, payload_as
 from kitchener.records.events import IMPORTED_TYPES, SUBJECT_ERASED, read_payload
 from kitchener.records.index_keys import keys_of_imported
 
@@ -41,6 +42,11 @@ def overlay_keys(entry_type: str, payload: Mapping[str, object]) -> tuple[str, .
 def artifact_key(artifact_id: str) -> str:
     """The index key of all records of an artifact, in every namespace."""
     return f"artifact:{artifact_id}"
+
+
+def namespace_of(entry: StoredEntry) -> str:
+    """The namespace of an entry of the memory."""
+    return payload_as(MemoryPayload, entry.payload)["namespace"]
 
 
 class ReadableMemoryLedger(Protocol):
@@ -108,7 +114,7 @@ class SubjectCache:
         self._subjects: OrderedDict[str, SubjectMemory] = OrderedDict()
         self._loading: dict[str, anyio.Event] = {}
         self._costs: dict[str, int] = {}
-        """What each cached subject was counted with."""
+        """The share of each cached subject in `_held`, in events."""
         self._held = 0
 
     def __len__(self) -> int:
@@ -206,4 +212,4 @@ _EVENT_CHARS: Final = 128
 
 
 _EMPTY_SUBJECT: Final = 8
-"""Memory of a subject without events, expressed in events."""
+"""What a subject without events counts as, in events."""

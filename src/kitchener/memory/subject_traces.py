@@ -11,8 +11,9 @@ from typing import NamedTuple
 from kitchener.ids import split_namespace
 from kitchener.ledger import Ledger
 from kitchener.memory.recorded_signals import stored_signals
+from kitchener.memory.subject_cache import namespace_of
 from kitchener.records import events
-from kitchener.records.entries import OverlayPayload, payload_as
+from kitchener.records.entries import OverlayPayload, SubjectErasedPayload, payload_as
 
 
 class ErasureCounts(NamedTuple):
@@ -79,27 +80,27 @@ async def find_traces(
         own.add(subject_id)
     for session_id in sorted(sessions):
         async for entry in signals.read(session_id=session_id, entry_type=events.HO3_SIGNAL):
-            namespace = str(entry.payload["namespace"])
-            if entry.payload.get("subject_id") == subject_id:
+            namespace = namespace_of(entry)
+            if events.read_common(entry).get("subject_id") == subject_id:
                 own.add(namespace)
             else:
                 traces.foreign_events.extend((namespace, event_id) for event_id in stored_signals(entry))
     types = (events.HO3_OVERLAY, events.SUBJECT_ERASED)
-    learned = [(entry.entry_type, entry.payload) async for entry in overlays.read(entry_type=types)]
-    own.update(str(payload["namespace"]) for _, payload in learned if payload.get("subject_id") == subject_id)
+    learned = [entry async for entry in overlays.read(entry_type=types)]
+    own.update(namespace_of(entry) for entry in learned if events.read_common(entry).get("subject_id") == subject_id)
     keys = {f"in:{namespace}": namespace for namespace in own}
     for namespace in sorted(keys[key] for key in await signals.known_keys(keys) | await overlays.known_keys(keys)):
         traces.events[namespace] = await _events_in(namespace, traces)
     sources = {event_id for each in traces.events.values() for event_id in each}
     sources.update(event_id for _, event_id in traces.foreign_events)
     artifacts: dict[tuple[str, str], None] = {}
-    for entry_type, payload in learned:
-        namespace = str(payload["namespace"])
-        if entry_type == events.HO3_OVERLAY:
-            overlay = payload_as(OverlayPayload, payload)
+    for entry in learned:
+        namespace = namespace_of(entry)
+        if entry.entry_type == events.HO3_OVERLAY:
+            overlay = payload_as(OverlayPayload, entry.payload)
             if namespace in traces.events or not sources.isdisjoint(overlay.get("source_event_ids") or ()):
                 artifacts[namespace, overlay.get("artifact_id") or overlay["overlay_id"]] = None
-        elif payload.get("key_id") == key_id:
+        elif payload_as(SubjectErasedPayload, entry.payload).get("key_id") == key_id:
             traces.recorded.add((overlays.ledger_id, namespace))
         elif namespace in traces.events:
             artifacts = {place: None for place in artifacts if place[0] != namespace}
@@ -114,7 +115,7 @@ async def _events_in(namespace: str, traces: SubjectTraces) -> set[str]:
     async for entry in traces.signals.read(key=f"in:{namespace}", entry_type=types):
         if entry.entry_type == events.HO3_SIGNAL:
             found.update(stored_signals(entry))
-        elif entry.payload.get("key_id") == traces.key_id:
+        elif payload_as(SubjectErasedPayload, entry.payload).get("key_id") == traces.key_id:
             traces.recorded.add((traces.signals.ledger_id, namespace))
         else:
             found.clear()

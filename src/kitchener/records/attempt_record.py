@@ -8,7 +8,7 @@ from kitchener.records.entries import AttemptFailedPayload, AttemptStartedPayloa
 from kitchener.records.prompt import Attempt
 
 _SHOWN_ATTEMPTS: Final = 3
-"""How many attempts of one call an error names: the newest ones."""
+"""Most attempts of one call that an error names; they are the newest."""
 
 
 def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None:
@@ -23,7 +23,7 @@ def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None
             return None
         model_id = answer.get("requested_model_id", answer["model_id"])
         return Attempt("started", answer["call"], number, answer["provider_id"], model_id, answer["route_reason"])
-    told = payload_as(AttemptFailedPayload, payload)  # one that started has less
+    told = payload_as(AttemptFailedPayload, payload)  # `ATTEMPT_STARTED` lacks its last fields
     return Attempt(
         "failed" if entry_type == events.ATTEMPT_FAILED else "started",
         told["call"],
@@ -45,7 +45,7 @@ class UnansweredCall:
         self._attempts: dict[int, Attempt] = {}
 
     def take(self, wo_id: str, entry_type: str, payload: Mapping[str, object]) -> None:
-        """Takes in the next of `events.OF_MODEL_CALLS`.
+        """Applies the next entry of a type in `events.OF_MODEL_CALLS`.
 
         Args:
             wo_id: the work order that called, the `entity_id` of the entry

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from kitchener.errors import EventVersionError
 from kitchener.records import upgrades
-from kitchener.records.entries.common import P, payload_as
+from kitchener.records.entries.common import CommonPayload, P, payload_as
 
 VERSION: Final = 1
 """Written into every payload as `v`, but for the types in `VERSIONS`; absent reads as 1."""
@@ -204,7 +204,7 @@ which criteria were not met, and why the caller's model refused an object).
 """
 
 LAST_UNBOUNDED: Final = 8
-"""The last version of the policy under which a check against a caller's schema takes as long as it takes."""
+"""The last version of the policy under which a check against a caller's schema has no limit."""
 
 VERSIONS: Final[Mapping[str, int]] = {
     PROJECTION_COMPUTED: 4,
@@ -270,6 +270,15 @@ def read_as(shape: type[P], entry: RecordedEntry) -> P:
         EventVersionError: a newer version of Kitchener wrote it
     """
     return payload_as(shape, read_payload(entry.entry_type, entry.payload))
+
+
+def read_common(entry: RecordedEntry) -> CommonPayload:
+    """Returns the fields that entries of all types share, such as `turn_id`.
+
+    They are the same in every version, so this neither checks the version nor copies the payload. An entry that another program
+    wrote may lack some.
+    """
+    return payload_as(CommonPayload, entry.payload)
 
 
 def in_words(payload: dict[str, object]) -> dict[str, object]:

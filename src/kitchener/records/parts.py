@@ -6,10 +6,11 @@ The bytes themselves are in no entry; `media/content_store.py` stores them once,
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from kitchener.media.media_types import IMAGES
-from kitchener.records.entries.common import text_of
+from kitchener.records.entries.common import payload_as, text_of
+from kitchener.records.entries.turns import PartAttachedPayload
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +63,17 @@ class StoredPart(NamedTuple):
     """`sha256:` of the stored file, which is sealed where content is. It can be checked without a key."""
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, Any]) -> Self:
+    def from_payload(cls, payload: Mapping[str, object]) -> Self:
         """Reads the payload of a `PART_ATTACHED` entry. Another program may have written it, so fields may be missing."""
-        size, tokens = payload.get("size"), payload.get("tokens")
+        told = payload_as(PartAttachedPayload, payload)
+        size, tokens = told.get("size"), told.get("tokens")
         return cls(
-            text_of(payload.get("name")),
-            text_of(payload.get("media_type")),
+            text_of(told.get("name")),
+            text_of(told.get("media_type")),
             max(0, size) if isinstance(size, int) else 0,
             max(0, tokens) if isinstance(tokens, int) else 0,  # fewer than none would make room for more than the budget
-            text_of(payload.get("content_hash")),
-            text_of(payload.get("stored_hash")),
+            text_of(told.get("content_hash")),
+            text_of(told.get("stored_hash")),
         )
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 Estimator = Callable[[str], int]
-"""A text to its tokens. Two texts together must have no fewer tokens than both apart, less one each."""
+"""A text to its tokens. Two texts joined must count at most two tokens fewer than the two apart."""
 
 
 BYTES_PER_TOKEN: Final = 3

@@ -28,7 +28,7 @@ from kitchener.records.tools.client_tools import ClientCall, ClientToolset
 
 
 class ConsolidationCandidate(str):
-    """A signal whose gate opened, as ledgers store its id, which also knows in whose memory it counts."""
+    """The stored id of a signal whose gate opened, with the namespace in which it counts."""
 
     __slots__ = ("namespace",)
 

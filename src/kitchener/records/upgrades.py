@@ -38,7 +38,7 @@ def name_conflict(payload: dict[str, object]) -> dict[str, object]:
 
 
 def keep_order(payload: dict[str, object]) -> dict[str, object]:
-    """`HO3_OVERLAY_DEACTIVATED` 1 to 2: it took effect when it was written, whatever its `event_ts`; so its turns replay."""
+    """`HO3_OVERLAY_DEACTIVATED` 1 to 2: as in version 1, it takes effect when it was written, not at its `event_ts`."""
     return {**payload, "v": 2, "is_dated": False} if "event_ts" in payload else {**payload, "v": 2}
 
 

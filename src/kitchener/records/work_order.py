@@ -36,7 +36,7 @@ _STRICT: Final = ConfigDict(extra="forbid")
 
 
 class _Unchecked:
-    """Marks a field that pydantic takes as it is: it would follow the recursive type of a JSON value without end."""
+    """Marks a field that pydantic does not check: following the recursive type of a JSON value, it would never end."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
@@ -44,7 +44,7 @@ class _Unchecked:
 
 
 class _Replaceable:
-    """A record of which copies with other values are made."""
+    """A record that can be copied with other values."""
 
     def replaced(self, **changes: object) -> Self:
         """This record with other values, which the caller has checked: they are not validated again."""

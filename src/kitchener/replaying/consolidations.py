@@ -12,7 +12,14 @@ from typing import Final
 from kitchener.ledger import StoredEntry
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
-from kitchener.records.entries import ConsolidatedSignal, ModelCallPayload, WorkOrderPlannedPayload, payload_as
+from kitchener.records.entries import (
+    ConsolidatedSignal,
+    ModelCallPayload,
+    OverlayDeactivatedPayload,
+    OverlayPayload,
+    WorkOrderPlannedPayload,
+    payload_as,
+)
 from kitchener.replaying.on_record.turn_tape import TurnTape
 from kitchener.replaying.tape import Tape
 
@@ -73,7 +80,7 @@ class ConsolidationTape(Tape):
 
     def cut(self) -> list[TurnTape]:
         for entry in self.entries.get(self.ho2m, ()):
-            if entry.entry_type == events.WO_PLANNED and "consolidates" in entry.payload:
+            if entry.entry_type == events.WO_PLANNED and "consolidates" in payload_as(WorkOrderPlannedPayload, entry.payload):
                 self.consolidations.append(Consolidation(entry.entity_id, entry))
         for turn in self.consolidations:
             for ledger_id in (self.ho2m, self._ho1m):
@@ -94,12 +101,17 @@ class ConsolidationTape(Tape):
             return []
         about, found, artifact_id = turn.about, list[StoredEntry](), None
         for entry in self.entries.get(OVERLAYS, ()):
-            payload = entry.payload
             if entry.entry_type == events.HO3_OVERLAY:
-                made_by = payload.get("signal_id"), payload.get("consolidation_event_ts")
+                overlay = payload_as(OverlayPayload, entry.payload)
+                made_by = overlay.get("signal_id"), overlay.get("consolidation_event_ts")
                 if artifact_id is None and made_by == (about["signal_id"], about["gate_ts"]):
-                    artifact_id = payload.get("artifact_id")
+                    artifact_id = overlay.get("artifact_id")
                     found.append(entry)
-            elif artifact_id is not None and payload.get("superseded_by") == artifact_id:
+            elif artifact_id is not None and _superseded_by(entry) == artifact_id:
                 found.append(entry)
         return found
+
+
+def _superseded_by(entry: StoredEntry) -> str | None:
+    """The artifact that took the place of the one that an entry deactivates; None: none did."""
+    return events.read_as(OverlayDeactivatedPayload, entry).get("superseded_by")

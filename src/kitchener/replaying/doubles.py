@@ -16,11 +16,14 @@ from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.embedding import Similarity
 from kitchener.records.entries import (
+    AttemptStartedPayload,
     DegradationPayload,
     ModelCallPayload,
     ProjectionPayload,
+    QualityGatePayload,
     ToolCallPayload,
     ToolStartedPayload,
+    TurnCompletedPayload,
     WorkOrderFailedPayload,
     WorkOrderPlannedPayload,
     opened,
@@ -71,7 +74,8 @@ def taped_output(tape: Tape, turn: TurnTape) -> OutputSchema | None:
 
     def read(output: Mapping[str, object]) -> object:
         verdict = tape.next_of(tape.ho2m)
-        reason = verdict.payload.get("reason") if verdict is not None and verdict.entry_type == events.WO_QUALITY_GATE else None
+        is_verdict = verdict is not None and verdict.entry_type == events.WO_QUALITY_GATE
+        reason = payload_as(QualityGatePayload, verdict.payload).get("reason") if verdict is not None and is_verdict else None
         if isinstance(reason, str) and reason.startswith(REFUSED):
             raise ValueError(reason.removeprefix(REFUSED))
         return output
@@ -231,7 +235,7 @@ class RecordedExecutor:
             with suppress(Diverged):
                 await self._executor.execute(work_order)
         while (entry := self._tape.next_of(self._ho1m.ledger_id)) is not None and entry.entity_id == work_order.wo_id:
-            if entry.payload.get("governance_violation"):
+            if payload_as(AttemptStartedPayload, entry.payload).get("governance_violation"):
                 break  # those of the direct call, which is made again
             self._ho1m.keep(self._tape.pass_over(self._ho1m.ledger_id))
         raise broken
@@ -249,8 +253,9 @@ class RecordedExecutor:
         if done.error is None or done.error.provider_reason != "malformed":
             return done
         for entry in self._tape.of_turn(events.WO_FAILED):
-            if entry.entity_id == done.wo_id and isinstance(cost := entry.payload.get("cost"), dict):
-                return done.replaced(cost=Cost(**cost))
+            cost = payload_as(WorkOrderFailedPayload, entry.payload).get("cost")
+            if entry.entity_id == done.wo_id and isinstance(cost, dict):
+                return done.replaced(cost=Cost.of(cost))
         return done
 
     def _breakdown(self, wo_id: str) -> Exception | None:
@@ -274,7 +279,8 @@ class RecordedDirectCall:
         if turn is not None and turn.direct_calls(work_order.wo_id):
             return await self._call(work_order, calls_before=calls_before)
         end = turn.end if turn is not None else None
-        return DirectReply(str(end.payload.get("response", "")) if end is not None else "", None)
+        completed = payload_as(TurnCompletedPayload, end.payload if end is not None else {})
+        return DirectReply(str(completed.get("response", "")), None)
 
 
 class RecordedScores:

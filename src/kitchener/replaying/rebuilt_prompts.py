@@ -25,7 +25,7 @@ from kitchener.ids import session_of_turn
 from kitchener.ledger import StoredEntry
 from kitchener.plain_names import quoted
 from kitchener.records import events
-from kitchener.records.entries import ModelCallPayload, UsageMapping, WorkOrderPlannedPayload, payload_as
+from kitchener.records.entries import ModelCallPayload, ToolCallPayload, UsageMapping, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import Message, OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import ESTIMATORS
@@ -277,7 +277,7 @@ class _Rebuild:
         return gateway.asked, None
 
     def _done(self, nothing: TurnPrompts, replays: Replays, asked: Sequence[PromptRequest], stopped: str | None) -> TurnPrompts:
-        answered = {(each.entity_id, each.payload["call"]): each for each in nothing.missing}
+        answered = {(each.entity_id, payload_as(ModelCallPayload, each.payload)["call"]): each for each in nothing.missing}
         hashed = replays.supervisors.hashed_by(replays.ledgers_for(self._tape))
         calls: list[RecordedPrompt] = []
         for request in asked:
@@ -313,8 +313,9 @@ class _Rebuild:
     def _argument_problem(self) -> str | None:
         """The problem that a tool's own check found in the arguments of the next recorded call; None: it accepted them."""
         entry = self._tape.next_of(self._recorded.ho1m)
-        is_refused = entry is not None and entry.entry_type == events.TOOL_CALL
-        return str(entry.payload.get("error")) if entry is not None and is_refused else None
+        if entry is None or entry.entry_type != events.TOOL_CALL:
+            return None
+        return str(payload_as(ToolCallPayload, entry.payload).get("error"))
 
 
 def _config_hash(turn: TurnTape) -> str:

@@ -16,7 +16,7 @@ from kitchener.memory.store import SignalOperations
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.records import events
-from kitchener.records.entries import DegradationPayload, payload_as
+from kitchener.records.entries import DegradationPayload, MemoryPayload, SignalPayload, payload_as
 from kitchener.records.ref import Ref
 from kitchener.replaying.comparison import first_difference
 from kitchener.replaying.doubles import RecordedClock, failing_again
@@ -99,7 +99,7 @@ class RecordedMemory(MemoryReader):
         if expected is None:
             self._failfailing_again()
             self._tape.diverge("signal", None, what, (events.HO3_SIGNAL, what, None), payload={}, now=given)
-        if "words" in expected.payload:
+        if "words" in payload_as(MemoryPayload, expected.payload):
             given["words"] = {mine: each for mine, each in words.items() if mine != each}
         read = _with_lines(events.read_payload(expected.entry_type, expected.payload))
         recorded = {key: read.get(key) for key in given}
@@ -165,6 +165,6 @@ class RecordedLearning(SignalOperations):
 
 def _with_lines(payload: Mapping[str, object]) -> dict[str, object]:
     """A payload with its signals as a list of lines, which says what differs better than event ids do."""
-    signals = payload.get("signals")
+    signals = payload_as(SignalPayload, payload).get("signals")
     lines = sorted(f"{each} {event}" for event, each in signals.items()) if isinstance(signals, dict) else signals
     return {**payload, "signals": lines}

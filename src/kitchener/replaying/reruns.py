@@ -15,7 +15,7 @@ from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.ledger.format.lines import body_of
 from kitchener.memory.subject_cache import OVERLAYS
 from kitchener.records import events
-from kitchener.records.entries import ProjectionPayload
+from kitchener.records.entries import ProjectionPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
@@ -160,8 +160,9 @@ class RerunGateway:
         if request.wo_id not in same_type:
             same_type.append(request.wo_id)
         place = same_type.index(request.wo_id)
-        planned = self._tape.of_turn(events.WO_PLANNED)
-        then = [entry.entity_id for entry in planned if entry.payload.get("wo_type") == request.wo_type]
+        read = self._tape.of_turn(events.WO_PLANNED)
+        planned = [(each.entity_id, payload_as(WorkOrderPlannedPayload, each.payload)) for each in read]
+        then = [wo_id for wo_id, plan in planned if plan.get("wo_type") == request.wo_type]
         recording = self._tape.known.get((then[place], request.call)) if place < len(then) else None
         if recording is None:
             raise WorkOrderFailed("PROVIDER", "this call was not recorded", "not_recorded")

@@ -30,7 +30,7 @@ from kitchener.ledger.verify.checkpoint import read_checkpoint
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, signal_keys
 from kitchener.plain_names import counted
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, SessionStartPayload, payload_as
+from kitchener.records.entries import OverlayPayload, SessionStartPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.index_keys import CONSOLIDATIONS_KEY, SIGNERS_KEY, shared_intents_key, subject_index_key
 from kitchener.records.prompt import PromptGateway
 from kitchener.replaying.consolidations import PREFIX, Consolidation, ConsolidationTape
@@ -123,8 +123,9 @@ class Replays:
         reader = self.recorded.readers.get(self.recorded.ho2m)
         if reader is None or self.recorded.memory is None:
             return []
-        planned = reader.read(key=CONSOLIDATIONS_KEY, entry_type=events.WO_PLANNED)
-        return list(dict.fromkeys([str(each.session_id) async for each in planned if "consolidates" in each.payload]))
+        read = reader.read(key=CONSOLIDATIONS_KEY, entry_type=events.WO_PLANNED)
+        planned = [(str(each.session_id), payload_as(WorkOrderPlannedPayload, each.payload)) async for each in read]
+        return list(dict.fromkeys(session_id for session_id, plan in planned if "consolidates" in plan))
 
     async def replay(self, session_id: str) -> ReplayReport:
         """Replays a session, or a pseudo-session of `consolidations`.
@@ -243,7 +244,7 @@ class Replays:
                 entries[ledger_id] = [entry async for entry in reader.read(session_id=session_id)]
         if not (own := entries.get(self.recorded.ho2m)):
             raise UnknownSession(session_id, self.agent_class)
-        return entries, payload_as(CommonPayload, own[0].payload)["subject_id"]
+        return entries, events.read_common(own[0])["subject_id"]
 
     async def _recorded_signers(self) -> RecordedSigners:
         """Who signed projections, from the ledgers. Read once, because a root has few signers."""
@@ -272,7 +273,7 @@ class Replays:
     async def _read_names(self, subject_id: str) -> dict[tuple[str, str], str]:
         recorded, found = self.recorded, dict[tuple[str, str], str]()
         for entry in await self._overlays_of(subject_id):
-            found[OVERLAYS, entry.entry_id] = str(entry.payload.get("artifact_id") or entry.entity_id)
+            found[OVERLAYS, entry.entry_id] = payload_as(OverlayPayload, entry.payload).get("artifact_id") or entry.entity_id
         keys = [shared_intents_key(subject_id)]
         if recall_scope_of(recorded.agent) == "subject":
             keys.append(subject_index_key(subject_id))

@@ -16,11 +16,7 @@ from kitchener.context import ProjectionLists, read_chain
 from kitchener.ledger import LedgerEntry, StoredEntry
 from kitchener.records import events
 from kitchener.records.attempt_record import attempt_of
-from kitchener.records.entries import (
-    ProjectionPayload,
-    WorkOrderPlannedPayload,
-    payload_as,
-)
+from kitchener.records.entries import AttemptStartedPayload, ProjectionPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import Attempt
 from kitchener.records.ref import Ref
 from kitchener.records.work_order import TYPE_TAGS
@@ -241,7 +237,7 @@ class Tape:
         told = (
             (each, attempt_of(each.entry_type, each.payload))
             for each in self.of_turn(*events.OF_MODEL_CALLS)
-            if each.entity_id == wo_id and each.payload["call"] == call
+            if each.entity_id == wo_id and payload_as(AttemptStartedPayload, each.payload)["call"] == call
         )
         return [(entry, attempt) for entry, attempt in told if attempt is not None]
 

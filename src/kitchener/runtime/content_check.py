@@ -121,7 +121,7 @@ async def recorded_parts(config: RuntimeConfig) -> AsyncIterator[RecordedPart]:
         found = dict[str, list[RecordedPart]]()
         async with LedgerReader.open(path, index_dir=index_dir(config), sealer=sealer_of(config)) as reader:
             async for entry in reader.read(entry_type=_WANTED):
-                subject_id = str(entry.payload.get("subject_id"))
+                subject_id = str(events.read_common(entry).get("subject_id"))
                 if entry.entry_type == events.SUBJECT_ERASED:
                     found.pop(subject_id, None)
                 else:

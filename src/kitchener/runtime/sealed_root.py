@@ -16,7 +16,7 @@ from kitchener.ledger import Ledger, LedgerEntry, StoredEntry
 from kitchener.ledger.reads import LedgerReads
 from kitchener.plain_names import quoted
 from kitchener.records import events
-from kitchener.records.entries import SealingChangedPayload, payload_as
+from kitchener.records.entries import CommonPayload, SealingChangedPayload, SubjectErasedPayload, payload_as
 from kitchener.records.index_keys import SEALING_KEY, erased_index_key
 from kitchener.runtime.root_layout import keyring_dir
 from kitchener.sealed_values import is_sealed, sealing_key_id
@@ -110,7 +110,7 @@ async def _missing_and_erased(ho2m: LedgerReads, payloads: Iterable[Mapping[str,
     why = ""
     for subject_id, kid in dict.fromkeys(each for payload in payloads for each in _sealed_with(payload)):
         erased = ho2m.read(key=erased_index_key(subject_id)) if subject_id is not None else None
-        records = [each async for each in erased if each.payload.get("key_id") == kid] if erased is not None else []
+        records = [each async for each in erased if _kid_of(each) == kid] if erased is not None else []
         if not records:
             whose = quoted(subject_id, 80) if subject_id is not None else "its subject"
             return f"the key of {whose} is missing here and no erasure is on record: restore the keys from their backup", ""
@@ -118,8 +118,12 @@ async def _missing_and_erased(ho2m: LedgerReads, payloads: Iterable[Mapping[str,
     return "", why
 
 
+def _kid_of(erased: StoredEntry) -> str | None:
+    return payload_as(SubjectErasedPayload, erased.payload).get("key_id")
+
+
 def _sealed_with(payload: Mapping[str, object]) -> Iterator[tuple[str | None, object]]:
-    subject_id = payload.get("subject_id")
+    subject_id = payload_as(CommonPayload, payload).get("subject_id")
     for value in payload.values():
         if is_sealed(value):
             yield subject_id if isinstance(subject_id, str) else None, sealing_key_id(value)

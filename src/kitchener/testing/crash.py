@@ -34,6 +34,7 @@ from kitchener.errors import CallerError, OutcomeUnknown
 from kitchener.ids import SessionId
 from kitchener.ledger import LedgerReader, StoredEntry, compute_trace_hash, verify_file
 from kitchener.records import events
+from kitchener.records.entries import TurnCompletedPayload, TurnStartedPayload, payload_as
 from kitchener.runtime import Runtime
 from kitchener.testing.crash_process import CrashProcess, Life, Tell
 from kitchener.testing.kill_places import KillPlaces
@@ -380,7 +381,8 @@ def _turns(entries: Sequence[StoredEntry]) -> Iterator[str]:
         if entry.entry_type == events.TURN_STARTED:
             if entry.entity_id not in ended:
                 yield f"turn {entry.entity_id} is open"
-            keys[entry.session_id, entry.payload.get("idempotency_key")] += entry.entity_id in completed
+            key = payload_as(TurnStartedPayload, entry.payload).get("idempotency_key")
+            keys[entry.session_id, key] += entry.entity_id in completed
     yield from (
         f"{key} of {session} has {count} completed turns" for (session, key), count in keys.items() if key and count > 1
     )
@@ -405,9 +407,9 @@ def _traces(entries: Sequence[StoredEntry]) -> Iterator[str]:
     for entry in entries:
         ledger, _, agent_class = entry.ledger_id.partition(":")
         if ledger == "HO1M":
-            traces.setdefault((agent_class, entry.payload.get("turn_id")), []).append(entry)
+            traces.setdefault((agent_class, events.read_common(entry).get("turn_id")), []).append(entry)
     for entry in entries:
         if entry.entry_type == events.TURN_COMPLETED:
             trace = traces.get((entry.ledger_id.partition(":")[2], entry.entity_id), [])
-            if entry.payload["trace_hash"] != compute_trace_hash(trace):
+            if payload_as(TurnCompletedPayload, entry.payload)["trace_hash"] != compute_trace_hash(trace):
                 yield f"turn {entry.entity_id}: the executor's entries are not those that its trace hash was taken of"

@@ -19,7 +19,8 @@ from kitchener.memory.signals import Cut, RecordedEvent
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, fold_subject, signal_keys
 from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.plain_names import quoted
-from kitchener.records.entries import TurnStartedPayload, payload_as
+from kitchener.records import events
+from kitchener.records.entries import OverlayDeactivatedPayload
 from kitchener.replaying import Replays, Rerun, ShownContext
 from kitchener.replaying.on_record.turn_tape import TurnTape
 from kitchener.replaying.tape import Tape
@@ -137,7 +138,7 @@ async def bisect(
     """
     run = Rerun(replays, await replays.tape_of(question.session_id))
     bad = _turn_of(run.tape, question.bad)
-    subject_id = str(bad.started.payload["subject_id"])
+    subject_id = bad.start["subject_id"]
     subject = await _memory_of(replays, bad, subject_id)
     low, high = await _learned_to(replays, run.tape, question.good, subject_id), _position(bad)
     if low > high:
@@ -263,7 +264,7 @@ async def _memory_of(replays: Replays, turn: TurnTape, subject_id: str) -> Subje
             f"long-term memory of {agent_class} is off, so no turn is shown a learned line;"
             f" `ho3_enabled = true` below [{table}] of kitchener.toml turns it on"
         )
-    if not turn.started.payload.get("memory", True):
+    if not turn.start.get("memory", True):
         raise NotOnRecord(f"turn {turn.turn_id!r} ran without memory, so nothing that was learned could change it")
     signals, overlays = recorded.readers.get(SIGNALS), recorded.readers.get(OVERLAYS)
     if signals is None or overlays is None:
@@ -282,13 +283,13 @@ async def _learned_to(replays: Replays, tape: Tape, turn_id: str | None, subject
     turn = next((each for each in theirs.turns if each.turn_id == turn_id), None)
     if turn is None:
         raise NotOnRecord(f"turn {turn_id!r} is not on record; `kitchener session show {session_id}` lists the turns there are")
-    if (whose := turn.started.payload["subject_id"]) != subject_id:
+    if (whose := turn.start["subject_id"]) != subject_id:
         raise CallerError(f"--good {turn_id!r} is a turn of {whose!r}: expected one of {subject_id!r}, as --bad is")
     return _position(turn)
 
 
 def _position(turn: TurnTape) -> int:
-    return payload_as(TurnStartedPayload, turn.started.payload)["read_positions"].get(OVERLAYS, 0)
+    return turn.start["read_positions"].get(OVERLAYS, 0)
 
 
 def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, subject_id: str) -> str | None:
@@ -311,9 +312,10 @@ def _looked_for(item: str | None, tape: Tape, subject: SubjectMemory, cut: Cut, 
 
 
 def _change(entry: StoredEntry, subject: SubjectMemory, before: ShownContext, after: ShownContext) -> MemoryChange:
-    key = entry.payload.get("artifact_id") or entry.payload.get("overlay_id")
+    about = events.read_as(OverlayDeactivatedPayload, entry)
+    key = about.get("artifact_id") or about.get("overlay_id")
     cut = Cut(NO_END, NO_END, entry.seq)
-    overlay = subject.overlay(str(key), cut) if key is not None else None
+    overlay = subject.overlay(key, cut) if key is not None else None
     sources = () if overlay is None else subject.recorded(overlay.source_event_ids, cut)
     return MemoryChange(entry, overlay, tuple(sources), before, after)
 

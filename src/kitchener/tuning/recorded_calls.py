@@ -12,7 +12,6 @@ from kitchener.records import events
 from kitchener.records.attempt_record import attempt_of
 from kitchener.records.entries import (
     AttemptStartedPayload,
-    CommonPayload,
     ConstraintsMapping,
     ExecutingPayload,
     ModelCallPayload,
@@ -51,11 +50,12 @@ async def read_calls(
         if entry.entry_type == events.WO_EXECUTING:
             types[entry.entity_id] = payload_as(ExecutingPayload, payload)["wo_type"]
             continue
-        number = payload_as(AttemptStartedPayload, payload)["call"]
+        attempted = payload_as(AttemptStartedPayload, payload)
+        number = attempted["call"]
         call = calls.get((entry.entity_id, number))
         if call is None:
             call = calls[entry.entity_id, number] = _PartialCall(entry, number)
-        call.is_direct = "governance_violation" in payload
+        call.is_direct = "governance_violation" in attempted
         if (attempt := attempt_of(entry.entry_type, payload)) is not None:
             call.attempt(attempt)
         if entry.entry_type == events.LLM_CALL:
@@ -77,7 +77,7 @@ class _PartialCall:
     """One call whose entries are still being read."""
 
     def __init__(self, entry: StoredEntry, number: int) -> None:
-        payload = payload_as(CommonPayload, entry.payload)
+        payload = events.read_common(entry)
         self._wo_id, self._number = entry.entity_id, number
         self._session_id, self._turn_id = payload["session_id"], payload.get("turn_id")
         self.tries: dict[int, PastAttempt] = {}

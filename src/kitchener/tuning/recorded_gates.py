@@ -20,7 +20,15 @@ from kitchener.memory.signals import Cut
 from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
-from kitchener.records.entries import OverlayPayload, SignalPayload, payload_as
+from kitchener.records.entries import (
+    MemoryPayload,
+    OverlayDeactivatedPayload,
+    OverlayPayload,
+    OverlayWeightPayload,
+    QuarantinePayload,
+    SignalPayload,
+    payload_as,
+)
 from kitchener.sealed_values import is_sealed
 from kitchener.tuning.gates import GateCheck, LineFate, SubjectRecord
 
@@ -79,7 +87,7 @@ async def read_gate_record(
         raise NotOnRecord(f"{whose} to agent class {agent_class!r}; `kitchener memory signals` shows whose there are")
     folds = {namespace: _Fold(namespace) for namespace in sorted({turn.namespace for turn in last_of} - sealed.keys())}
     async for entry in reader.overlays.read(key=key):
-        if (fold := folds.get(str(entry.payload.get("namespace")))) is not None:
+        if (fold := folds.get(payload_as(MemoryPayload, entry.payload).get("namespace", ""))) is not None:
             fold.expect(entry)
     async for entry in reader.signals.read(key=key, entry_type=events.HO3_SIGNAL, up_to_seq=max(last_of.values())):
         seen()
@@ -172,17 +180,13 @@ class _Fold:
     def record(self) -> SubjectRecord:
         """The subject's record, after the last signal."""
         self._catch_up(NO_END)
-        learned = [
-            events.read_payload(entry.entry_type, entry.payload)
-            for entry in self._overlays
-            if entry.entry_type == events.HO3_OVERLAY
-        ]
+        learned = [events.read_as(OverlayPayload, each) for each in self._overlays if each.entry_type == events.HO3_OVERLAY]
         return SubjectRecord(
             self._subject_id,
             self._memory.event_count,
             len(self._turns),
             tuple(self._checks),
-            {str(each["signal_id"]): LineFate(weight_of(each), False) for each in learned} | self._taken_back(),
+            {each["signal_id"]: LineFate(weight_of(each), False) for each in learned} | self._taken_back(),
             len({each.get("artifact_id") or each["overlay_id"] for each in learned}),
         )
 
@@ -194,15 +198,17 @@ class _Fold:
         for entry in self._overlays:
             payload = events.read_payload(entry.entry_type, entry.payload)
             if entry.entry_type == events.HO3_QUARANTINED:
-                gone[str(payload["target"])] = None
-                continue
-            key = str(payload.get("artifact_id") or payload.get("overlay_id"))
-            if entry.entry_type == events.HO3_OVERLAY:
-                signal_of[key] = str(payload["signal_id"])
-                weights[signal_of[key]] = weight_of(payload)
-            elif entry.entry_type == events.HO3_OVERLAY_DEACTIVATED and "superseded_by" not in payload:
-                gone[key] = None
+                gone[payload_as(QuarantinePayload, payload)["target"]] = None
+            elif entry.entry_type == events.HO3_OVERLAY:
+                overlay = payload_as(OverlayPayload, payload)
+                signal_of[overlay.get("artifact_id") or overlay["overlay_id"]] = overlay["signal_id"]
+                weights[overlay["signal_id"]] = weight_of(overlay)
+            elif entry.entry_type == events.HO3_OVERLAY_DEACTIVATED:
+                ended = payload_as(OverlayDeactivatedPayload, payload)
+                if "superseded_by" not in ended:
+                    gone[ended.get("artifact_id") or ended.get("overlay_id", "")] = None
             elif entry.entry_type == events.HO3_OVERLAY_WEIGHT_UPDATED:
-                gone.pop(key, None)
+                change = payload_as(OverlayWeightPayload, payload)
+                gone.pop(change.get("artifact_id") or change.get("overlay_id", ""), None)
         signals: Sequence[str] = [signal_of.get(each, each) for each in gone]
         return {each: LineFate(weights[each], True) for each in signals if each in weights}

@@ -173,7 +173,7 @@ class IdempotencyKeys:
         async for entry in self._ledgers.ho1m.read(
             session_id=start.session_id, entry_type=(events.TOOL_STARTED, events.TOOL_CALL)
         ):
-            if entry.payload["turn_id"] != turn_id:
+            if events.read_common(entry)["turn_id"] != turn_id:
                 continue
             if entry.entry_type == events.TOOL_CALL:
                 open_tools.pop((entry.entity_id, payload_as(ToolCallPayload, entry.payload)["call"]), None)

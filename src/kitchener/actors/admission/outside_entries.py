@@ -12,7 +12,7 @@ from kitchener.actors.authority.authority import ContextAuthority
 from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.ledger import LedgerEntry
 from kitchener.records.entries import CommonPayload, payload_as
-from kitchener.records.events import is_of_shared_intent
+from kitchener.records.events import is_of_shared_intent, read_common
 
 
 class OutsideEntries:
@@ -48,7 +48,7 @@ class OutsideEntries:
         if self._authority is None:
             return
         for each in entries:
-            subject_id = each.payload.get("subject_id")
+            subject_id = read_common(each).get("subject_id")
             if isinstance(subject_id, str) and is_of_shared_intent(each.entry_type, each.payload):
                 self._authority.shared.wrote(subject_id)
 

@@ -57,14 +57,15 @@ async def read_answered_requests(ledgers: LedgerGroup, session_id: str, wo_id: s
     types = (events.APPROVAL_REQUESTED, events.APPROVAL_RESOLVED)
     async for entry in ledgers.ho2m.read(session_id=session_id, entry_type=types):
         payload, ref = events.read_payload(entry.entry_type, entry.payload), entry.ref.as_mapping()
-        if payload.get("wo_id") != wo_id:
-            continue
         if entry.entry_type == events.APPROVAL_REQUESTED:
-            asked[entry.entity_id] = AnsweredRequest(payload_as(ApprovalRequestedPayload, payload), None, None, (ref,))
+            request = payload_as(ApprovalRequestedPayload, payload)
+            if request.get("wo_id") == wo_id:
+                asked[entry.entity_id] = AnsweredRequest(request, None, None, (ref,))
         elif (found := asked.get(entry.entity_id)) is not None and found.resolved is None:
             resolved = payload_as(ApprovalResolvedPayload, payload)
-            answer = _answer_of(resolved, found.request)
-            asked[entry.entity_id] = AnsweredRequest(found.request, answer, resolved, (*found.refs, ref))
+            if resolved.get("wo_id") == wo_id:
+                answer = _answer_of(resolved, found.request)
+                asked[entry.entity_id] = AnsweredRequest(found.request, answer, resolved, (*found.refs, ref))
     return list(asked.values())
 
 
@@ -109,7 +110,7 @@ async def read_resumption(ledgers: LedgerGroup, session_id: str, resumes: Resume
 async def read_parts(ledgers: LedgerGroup, session_id: str, turns: Container[str]) -> list[tuple[StoredPart, RefMapping]]:
     """Returns the images and files of the messages of some turns, each with its entry."""
     read = ledgers.ho2m.read(session_id=session_id, entry_type=events.PART_ATTACHED)
-    found = [entry async for entry in read if entry.payload.get("turn_id") in turns]
+    found = [entry async for entry in read if events.read_common(entry).get("turn_id") in turns]
     return [(StoredPart.from_payload(each.payload), each.ref.as_mapping()) for each in found]
 
 
@@ -138,7 +139,7 @@ class _Loop:
             payload = events.read_payload(entry.entry_type, entry.payload)
             self.size += len(canonical_bytes(payload, at="entry"))
             self.refs.append(entry.ref.as_mapping())
-            self.turns.add(str(payload.get("turn_id")))
+            self.turns.add(events.read_common(entry).get("turn_id", ""))
             if entry.entry_type == events.TOOL_CALL:
                 self._hear(payload_as(ToolCallPayload, payload))
             else:

@@ -18,7 +18,7 @@ from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events
-from kitchener.records.entries import AddedRefs, ProjectionPayload, ShadowDecisionPayload, opened
+from kitchener.records.entries import AddedRefs, ProjectionPayload, ShadowDecisionPayload, opened, payload_as
 from kitchener.records.ref import Ref
 
 logger = get_logger(__name__)
@@ -123,7 +123,7 @@ class SessionThread:
             if entry.entry_type == events.PROJECTION_COMPUTED:
                 projections.read(entry)
             elif entry.entry_type == events.INTENT_SHADOW_DECISION and self.is_shadow:
-                decided.setdefault(str(entry.payload.get("decided_after")), []).append(entry)
+                decided.setdefault(payload_as(ShadowDecisionPayload, entry.payload).get("decided_after", ""), []).append(entry)
         for number, entry in enumerate(entries, 1):
             if number % _APPLIED_AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()

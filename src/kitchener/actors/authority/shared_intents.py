@@ -11,6 +11,7 @@ from typing import Final
 import anyio
 
 from kitchener.ledger import LedgerGroup, StoredEntry
+from kitchener.records.events import read_common
 from kitchener.records.index_keys import SHARED_INTENTS_KEY, shared_intents_key
 
 _MAX_SUBJECTS: Final = 10_000
@@ -51,7 +52,7 @@ class SharedIntents:
         if not await self._may_be_news(subject_id, after):
             return ()
         found = self._ledgers.ho2m.read(key=shared_intents_key(subject_id), after_seq=after, up_to_seq=position)
-        return [entry async for entry in found if entry.payload.get("session_id") != session_id]
+        return [entry async for entry in found if read_common(entry).get("session_id") != session_id]
 
     def wrote(self, subject_id: str) -> None:
         """Notes that this process wrote an entry about a shared intent of the subject, so that `news` reads it."""

@@ -17,7 +17,7 @@ from kitchener.context.fold.context_events import Brought, Said, read_event
 from kitchener.context.fold.items import LINE, OF_MESSAGE, recalled, said_item
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import TurnStartedPayload, opened, payload_as
+from kitchener.records.entries import TurnCompletedPayload, TurnStartedPayload, opened, payload_as
 from kitchener.records.index_keys import subject_index_key, turn_index_key
 from kitchener.records.spoken import message_text, reply_text, told_reply, turn_text, with_attached
 from kitchener.records.tokens import Estimator
@@ -246,11 +246,12 @@ def turn_evidence(
     if event is not None and isinstance(event.facts, Said):
         said = said_item(event, event.facts, estimate)
         return () if said.is_erased else (recalled(said),)
-    response, session_id = entry.payload.get("response"), str(entry.payload["session_id"])
+    completed = payload_as(TurnCompletedPayload, entry.payload)
+    response, session_id = completed.get("response"), completed["session_id"]
     if started is None or not isinstance(message, str) or not isinstance(response, str):
         return ()
     speaker = opened(payload_as(TurnStartedPayload, started.payload).get("speaker"))
-    response = told_reply(entry.payload)
+    response = told_reply(completed)
     if not ruleset.is_split:
         text = turn_text(message, response, speaker)
         return (evidence_item(entry.entity_id, entry.ref, entry.timestamp, text, estimate, session_id=session_id),)

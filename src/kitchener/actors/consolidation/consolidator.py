@@ -31,11 +31,13 @@ from kitchener.records import events
 from kitchener.records.entries import (
     AbandonReason,
     CommonPayload,
+    TurnStartedPayload,
     WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
     WorkOrderDispatchedPayload,
     WorkOrderFailedPayload,
     WorkOrderPlannedPayload,
+    payload_as,
 )
 from kitchener.records.index_keys import erased_index_key, turn_index_key
 from kitchener.records.ref import Ref
@@ -240,7 +242,7 @@ class Consolidator:
         keys = {turn_index_key(turn): turn for turn in turns}
         messages = dict[str, str]()
         for key, entry in (await self._services.ledgers.ho2m.last_of(keys)).items() if keys else ():
-            message = entry.payload.get("user_message")
+            message = payload_as(TurnStartedPayload, entry.payload).get("user_message")
             if isinstance(message, str):
                 messages[keys[key]] = message[:MESSAGE_CHARS]
         return messages

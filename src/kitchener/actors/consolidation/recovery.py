@@ -22,6 +22,7 @@ from kitchener.memory.subject_cache import SIGNALS
 from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import origin_of
 from kitchener.records import events
+from kitchener.records.entries import ExecutionCompletedPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.index_keys import CONSOLIDATIONS_KEY
 from kitchener.records.work_order import Cost
 from kitchener.times import iso_of
@@ -96,15 +97,16 @@ class ConsolidationRecovery:
             return False
         ledgers, session_id, wo_id = self._services.ledgers, str(newest.session_id), newest.entity_id
         planned = await anext(ledgers.ho2m.read(session_id=session_id, entity_id=wo_id))
+        plan = payload_as(WorkOrderPlannedPayload, planned.payload)
         trace = [entry async for entry in ledgers.ho1m.read(session_id=session_id, entity_id=wo_id)]
         closed = {
             "v": events.VERSION,
             "session_id": session_id,
-            "subject_id": planned.payload.get("subject_id"),
+            "subject_id": plan.get("subject_id"),
             "wo_id": wo_id,
         }
         try:
-            is_learned = await self._is_learned(planned, trace)
+            is_learned = await self._is_learned(session_id, plan, trace)
         except (CallerError, EntryRefused, EntryTooLarge) as error:
             logger.warning("recorded consolidation refused", wo_id=wo_id, error=origin_of(error))
             is_learned = False
@@ -113,21 +115,22 @@ class ConsolidationRecovery:
             await ledgers.ho2m.write(LedgerEntry(events.WO_ABANDONED, wo_id, {**closed, "reason": "crash"}))
             return False
         done = trace[-1] if trace and trace[-1].entry_type == events.WO_COMPLETED else None
+        executed = payload_as(ExecutionCompletedPayload, done.payload) if done is not None else None
         fields = {
-            "cost": done.payload.get("cost") if done is not None else cost_mapping(Cost()),
+            "cost": executed.get("cost") if executed is not None else cost_mapping(Cost()),
             "output_ref": done.ref.as_mapping() if done is not None else None,
         }
         await ledgers.ho2m.write(LedgerEntry(events.WO_COMPLETED, wo_id, {**closed, **fields}))
         await ledgers.commit()
         return True
 
-    async def _is_learned(self, planned: StoredEntry, trace: list[StoredEntry]) -> bool:
+    async def _is_learned(self, session_id: str, plan: WorkOrderPlannedPayload, trace: list[StoredEntry]) -> bool:
         """Whether the overlay is in the memory. If it is missing, logs it from the recorded answer first.
 
         Raises:
             CallerError, EntryRefused, EntryTooLarge: the recorded answer is not a valid learned line
         """
-        facts = planned.payload.get("consolidates")
+        facts = plan.get("consolidates")
         if not isinstance(facts, dict) or not facts.keys() >= _FACTS:  # written by another program
             return False
         namespace, signal_id, gate_ts = facts["namespace"], facts["signal_id"], facts["gate_ts"]
@@ -140,9 +143,7 @@ class ConsolidationRecovery:
         output = recorded_output(trace)
         if output is None or not found:
             return False
-        subject_id = SubjectId(str(planned.payload.get("subject_id")))
-        case = Case(
-            namespace, subject_id, found[0].signal_id, signal_id, gate_ts, SessionId(str(planned.session_id)), 0, found[0]
-        )
+        subject_id = SubjectId(str(plan.get("subject_id")))
+        case = Case(namespace, subject_id, found[0].signal_id, signal_id, gate_ts, SessionId(session_id), 0, found[0])
         await self._memory.log_overlay(overlay_of(case, output, trace), namespace=namespace)
         return True

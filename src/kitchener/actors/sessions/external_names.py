@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kitchener.ids import SessionId
 from kitchener.ledger.protocols import LedgerGroup
+from kitchener.records.events import read_common
 from kitchener.records.index_keys import external_index_key
 
 OwnedName = tuple[str | None, str]
@@ -64,7 +65,7 @@ class ExternalNames:
         search = self._searches[name] = object()
         try:
             starts = await self._ledgers.ho2m.last(key=external_index_key(*name), limit=limit)
-            known = KnownSessions(tuple(SessionId(str(start.payload["session_id"])) for start in starts), limit)
+            known = KnownSessions(tuple(SessionId(read_common(start)["session_id"]) for start in starts), limit)
             return known, self._searches.get(name) is search
         finally:
             if self._searches.get(name) is search:

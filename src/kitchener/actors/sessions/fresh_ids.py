@@ -16,6 +16,7 @@ from kitchener.errors import CallerError
 from kitchener.ids import IdSource, SessionId, is_session_id
 from kitchener.ledger import LedgerGroup
 from kitchener.plain_names import quoted
+from kitchener.records.events import read_common
 
 
 class FreshIds:
@@ -89,7 +90,7 @@ async def taken_numbers(session_id: SessionId, ledgers: LedgerGroup, memory: Lon
     turn = work_order = 0
     if newest := await ledgers.ho1m.last(session_id=session_id):
         work_order = int(newest[-1].entity_id.rpartition("-")[2])
-        turn = int(str(newest[-1].payload["turn_id"]).rpartition("-")[2])
+        turn = int(read_common(newest[-1])["turn_id"].rpartition("-")[2])
     signalled = None
     if memory is not None:
         with raises_cut_off("resuming the session"):

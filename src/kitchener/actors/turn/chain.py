@@ -38,12 +38,14 @@ from kitchener.records.entries import (
     DirectCost,
     GatheredContext,
     NestedTurn,
+    ToolCallPayload,
     WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
     WorkOrderDispatchedPayload,
     WorkOrderFailedPayload,
     WorkOrderPlannedPayload,
     WorkOrderSupersededPayload,
+    payload_as,
 )
 from kitchener.records.ref import Ref, RefMapping
 from kitchener.records.spoken import said_by
@@ -131,7 +133,7 @@ class WorkOrderChain:
         if (tool := calling_tool()) is not None:
             agent_class, session_id = self._services.config.agent_class, self._session.session_id
             turn: NestedTurn = {"agent_class": agent_class, "session_id": session_id, "turn_id": self.turn_id}
-            untrusted = approval.shows_untrusted or any(each.payload.get("untrusted") for each in self.trace)
+            untrusted = approval.shows_untrusted or any(map(_is_untrusted, self.trace))
             tool.add(turn, Cost.of(spent), has_read_untrusted=untrusted)
         for scope in (self._wo_scope, self._scope, self._scope[:1]):
             self._services.budgeter.release(scope)
@@ -413,3 +415,8 @@ def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
             return done
     found = f"{done.wo_id} in state {done.state!r}" if isinstance(done, WorkOrder) else type(done).__name__
     raise ExecutorError(f"the executor returned {found}, expected {wo.wo_id} completed with its output, failed, or deferred")
+
+
+def _is_untrusted(entry: StoredEntry) -> bool:
+    """Whether an entry is a result of a tool whose source is not trusted."""
+    return entry.entry_type == events.TOOL_CALL and "untrusted" in payload_as(ToolCallPayload, entry.payload)

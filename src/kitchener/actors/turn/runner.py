@@ -150,7 +150,7 @@ class TurnRunner:
         call = UnansweredCall()
         with anyio.move_on_after(self._abort_grace_s, shield=True), suppress(LedgerError):
             async for entry in self._ledgers.ho1m.read(session_id=session_id, entry_type=events.OF_MODEL_CALLS):
-                if entry.payload.get("turn_id") == turn_id:
+                if events.read_common(entry).get("turn_id") == turn_id:
                     call.take(entry.entity_id, entry.entry_type, entry.payload)
         return call.words
 

@@ -22,6 +22,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import LedgerReader
 from kitchener.plain_names import counted
 from kitchener.records import events
+from kitchener.records.entries import CommonPayload, payload_as
 from kitchener.records.ref import refs_in
 from kitchener.runtime.root_layout import index_dir
 from kitchener.sealed_values import is_sealed
@@ -152,7 +153,7 @@ async def find_leaks(paths: LedgerPaths) -> LeakReport:
     async with progress_bar("entries read", 2 * total) as tally:
         async for owned in _all(paths, owners, ends, tally):
             owners.note(owned)
-            report.unowned += owned.owner == NOBODY and owned.payload.get("subject_id") != OPERATOR
+            report.unowned += owned.owner == NOBODY and payload_as(CommonPayload, owned.payload).get("subject_id") != OPERATOR
         async for owned in _all(paths, owners, ends, tally):
             for leak in _leaks_of(owned, owners, report):
                 report.leaks.append(leak)

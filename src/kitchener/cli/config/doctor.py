@@ -30,6 +30,7 @@ from kitchener.config.shown import described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.ledger import StoredEntry
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
 from kitchener.ledger.disk.manifests import folder_of
 from kitchener.ledger.verify.checkpoint import read_checkpoint
@@ -37,6 +38,7 @@ from kitchener.ledger.write.stamper import check_last
 from kitchener.media.content_store import FOLDER
 from kitchener.plain_names import counted, cut_to, shown_path
 from kitchener.records import events
+from kitchener.records.entries import TurnAbortedPayload, TurnRejectedPayload, payload_as
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.runtime.agents.class_tools import check_tools
 from kitchener.runtime.content_check import check_content
@@ -352,8 +354,7 @@ async def _load(places: LedgerPaths, agent_class: str) -> Finding:
             if reader is not None:
                 after = max(0, reader.head()[0] - _LOOKED_AT)
                 async for entry in reader.read(entry_type=tuple(_ENDS), after_seq=after):
-                    is_overload = entry.payload.get("reason") == "overloaded"
-                    ends[_ENDS[entry.entry_type] if is_overload else "other"] += 1
+                    ends[_ENDS[entry.entry_type] if _met_full_queue(entry) else "other"] += 1
     except KitchenerError as error:
         return Finding(what, "fail", str(error))
     overloaded = ends.total() - ends["other"]
@@ -361,6 +362,14 @@ async def _load(places: LedgerPaths, agent_class: str) -> Finding:
     if not overloaded:
         return Finding(what, "ok", detail)
     return Finding(what, "warn", f"{detail}: {ends['refused']:,} refused, {ends['cut off']:,} cut off at their deadline")
+
+
+def _met_full_queue(ended: StoredEntry) -> bool:
+    """Whether a turn was refused by a full queue, or waited in it until its deadline."""
+    if ended.entry_type == events.TURN_REJECTED:
+        return payload_as(TurnRejectedPayload, ended.payload).get("reason") == "overloaded"
+    is_aborted = ended.entry_type == events.TURN_ABORTED
+    return is_aborted and payload_as(TurnAbortedPayload, ended.payload).get("reason") == "overloaded"
 
 
 def _holder(path: Path) -> str | None:

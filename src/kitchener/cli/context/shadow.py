@@ -21,12 +21,14 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (
     GatheredContext,
+    IntentDeclaredPayload,
     OverlayPayload,
     ProjectionPayload,
     QualityGatePayload,
     ShadowDecisionPayload,
     ShadowEvent,
     ToolCallPayload,
+    TurnStartedPayload,
     WorkOrderPlannedPayload,
     opened,
     payload_as,
@@ -217,12 +219,16 @@ async def _compare(readers: _Readers, session_id: str) -> tuple[list[ShadowTurn]
     goals, counts = dict[str, str](), Counter[str]()
     for entry in decided:
         if entry.entry_type == events.INTENT_SHADOW_DECISION:
-            shadows.setdefault(payload_as(ShadowDecisionPayload, entry.payload)["turn_id"], []).append(entry)
+            shadows.setdefault(_decision(entry)["turn_id"], []).append(entry)
             for each in _events(entry):
                 counts[_COUNTED.get(each["entry_type"], "other")] += 1
                 if each["entry_type"] == events.INTENT_DECLARED:
-                    goals[each["entity_id"]] = str(each["payload"].get("objective"))
-    said = {e.entity_id: e.payload.get("user_message") for e in entries if e.entry_type == events.TURN_STARTED}
+                    goals[each["entity_id"]] = str(payload_as(IntentDeclaredPayload, each["payload"]).get("objective"))
+    said = {
+        each.entity_id: payload_as(TurnStartedPayload, each.payload).get("user_message")
+        for each in entries
+        if each.entry_type == events.TURN_STARTED
+    }
     shown, names, turns = _attention(entries), {entry.ref: entry.entity_id for entry in entries}, []
     for entry, lists in _projections(decided):
         projection = events.read_as(ProjectionPayload, entry)
@@ -300,13 +306,17 @@ def _name_of(entry: StoredEntry) -> str:
     return overlay.get("artifact_id") or overlay.get("overlay_id") or entry.entity_id
 
 
+def _decision(entry: StoredEntry) -> ShadowDecisionPayload:
+    return payload_as(ShadowDecisionPayload, entry.payload)
+
+
 def _events(entry: StoredEntry) -> Sequence[ShadowEvent]:
     """The life cycle events of a decision; none where they were erased."""
-    return opened(payload_as(ShadowDecisionPayload, entry.payload)["events"]) or ()
+    return opened(_decision(entry)["events"]) or ()
 
 
 def _actions(decisions: Iterable[StoredEntry]) -> list[str]:
-    every = list(dict.fromkeys(str(entry.payload["action"]) for entry in decisions))
+    every: list[str] = list(dict.fromkeys(_decision(entry)["action"] for entry in decisions))
     return [each for each in every if each != "CONTINUE"] or every
 
 

@@ -7,8 +7,9 @@ from kitchener.canonical import canonical_bytes
 from kitchener.cli.terminal.output import table_lines
 from kitchener.errors import NotOnRecord
 from kitchener.inspection.spending import Spending
+from kitchener.ledger import StoredEntry
 from kitchener.plain_names import counted
-from kitchener.records.entries import UsageMapping
+from kitchener.records.entries import ModelCallPayload, UsageMapping, payload_as
 from kitchener.records.prompt import RULES_PROVIDER, Message, PromptRequest
 from kitchener.replaying import RecordedPrompt, TurnPrompts
 
@@ -44,8 +45,8 @@ def prompts_json(prompts: TurnPrompts, number: int | None) -> dict[str, object]:
         "config_hash": prompts.config_hash or None,
         "calls": [_call_json(place, each) for place, each in chosen_calls(prompts, number)],
         "missing": [
-            {"wo_id": each.entity_id, "call": each.payload.get("call"), "request_hash": each.payload.get("request_hash")}
-            for each in prompts.missing
+            {"wo_id": each.entity_id, "call": call.get("call"), "request_hash": call.get("request_hash")}
+            for each, call in _missing(prompts)
         ],
         "problem": prompts.problem,
     }
@@ -94,8 +95,12 @@ def prompt_lines(prompts: TurnPrompts, number: int | None = None) -> Iterator[st
 
 def missing_lines(prompts: TurnPrompts) -> Iterator[str]:
     """The requests that could not be rebuilt."""
-    for entry in prompts.missing:
-        yield f"not shown: call {entry.payload.get('call')} of {entry.entity_id}, {entry.payload.get('request_hash')}"
+    for entry, call in _missing(prompts):
+        yield f"not shown: call {call.get('call')} of {entry.entity_id}, {call.get('request_hash')}"
+
+
+def _missing(prompts: TurnPrompts) -> Iterator[tuple[StoredEntry, ModelCallPayload]]:
+    return ((each, payload_as(ModelCallPayload, each.payload)) for each in prompts.missing)
 
 
 def _call_lines(title: str, prompt: RecordedPrompt) -> Iterator[str]:

@@ -50,7 +50,7 @@ def _closings(view: TurnView) -> Iterator[str]:
     """The intents that the turn closed, and who closed them."""
     for entry in view.later:
         event = make_event(entry.entry_type, entry.entity_id, entry.timestamp, entry.payload, entry.ref)
-        is_own = event is not None and event.kind == events.INTENT_CLOSED and entry.payload.get("turn_id") == view.turn_id
+        is_own = entry.entry_type == events.INTENT_CLOSED and events.read_common(entry).get("turn_id") == view.turn_id
         if event is not None and is_own and isinstance(event.facts, Ended):
             yield f"  closed after the reply: {entry.entity_id}, by {closer_words(event.facts.closed_by)}"
 

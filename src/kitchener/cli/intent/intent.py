@@ -299,10 +299,11 @@ async def read_threads(paths: LedgerPaths, preferred: str, session_id: str | Non
             async for entry in ho2m.read(entry_type=_OF_INTENTS):
                 sessions.setdefault(entry.session_id or "", []).append(entry)
                 if SHARED_INTENTS_KEY in index_keys(entry.entry_type, entry.payload):
-                    shared.setdefault(str(entry.payload["subject_id"]), []).append(entry)
+                    shared.setdefault(events.read_common(entry)["subject_id"], []).append(entry)
     found = []
     for name, entries in sessions.items():
-        others = [each for each in shared.get(str(entries[0].payload.get("subject_id")), ()) if each.session_id != name]
+        subject_id = events.read_common(entries[0]).get("subject_id", "")
+        others = [each for each in shared.get(subject_id, ()) if each.session_id != name]
         found.append(SessionThreads(name, config, fold_entries([*entries, *others], config, name), is_one_of_many=True))
     return [each for each in found if each.state.intents]
 

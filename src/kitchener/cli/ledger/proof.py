@@ -32,6 +32,7 @@ from kitchener.memory.subject_cache import OVERLAYS, artifact_key
 from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import (
+    MemoryPayload,
     ProjectionPayload,
     SignerDeclaredPayload,
     TurnStartedPayload,
@@ -352,7 +353,7 @@ class _TurnSelection:
                     f"session {self.session_id} was imported, so its turns refer to entries of another root's ledgers;"
                     " `kitchener session export` writes what proves them"
                 )
-            is_mine = entry.payload.get("turn_id") == self.turn_id
+            is_mine = events.read_common(entry).get("turn_id") == self.turn_id
             if is_mine or entry.entry_type == events.SESSION_START:
                 seqs.add(entry.seq)
             if is_mine and entry.entry_type == events.TURN_STARTED:
@@ -387,7 +388,11 @@ class _TurnSelection:
 
     async def _of_turn(self, reader: LedgerReader) -> set[int]:
         read = reader.read(session_id=self.session_id)
-        return {entry.seq async for entry in read if entry.payload.get("turn_id") == self.turn_id or self._is_of_loop(entry)}
+        return {
+            entry.seq
+            async for entry in read
+            if events.read_common(entry).get("turn_id") == self.turn_id or self._is_of_loop(entry)
+        }
 
     def _is_of_loop(self, entry: StoredEntry) -> bool:
         """Whether an entry belongs to the tool loop that the turn continues."""
@@ -436,5 +441,5 @@ class _TurnSelection:
             entry.seq
             for artifact_id in sorted(self._artifacts)
             async for entry in reader.read(key=artifact_key(artifact_id), up_to_seq=self._overlays_position)
-            if entry.payload.get("namespace") == self._namespace
+            if payload_as(MemoryPayload, entry.payload).get("namespace") == self._namespace
         }

@@ -155,8 +155,8 @@ class FruitlessCost(NamedTuple):
 
 def learning_of(entry: StoredEntry) -> Learning:
     """The sources of a recorded overlay."""
-    payload = entry.payload
-    return Learning(str(payload["namespace"]), str(payload["signal_id"]), str(payload.get("window_end")))
+    overlay = payload_as(OverlayPayload, entry.payload)
+    return Learning(overlay["namespace"], overlay["signal_id"], overlay.get("window_end") or "")
 
 
 async def costs_of(ho2m: LedgerReader, subject_id: str, artifact_id: str, learned: Iterable[Learning]) -> WorkOrderCosts:

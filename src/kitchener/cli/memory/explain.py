@@ -19,6 +19,9 @@ from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import (
     CommonPayload,
+    OverlayDeactivatedPayload,
+    OverlayPayload,
+    OverlayWeightPayload,
     QuarantinePayload,
     SealedText,
     TurnAbortedPayload,
@@ -268,17 +271,24 @@ def record_json(entry: StoredEntry) -> dict[str, object]:
 def entry_text(entry: StoredEntry) -> str:
     """One entry in words."""
     payload = events.read_payload(entry.entry_type, entry.payload)
-    given = payload.get("reason")
-    reason = one_line(given, _WIDTH) if isinstance(given, str) else why_erased(payload) or UNREADABLE
     if entry.entry_type == events.HO3_OVERLAY:
-        return "imported" if payload.get("unverified_event_ids") else "learned"
+        return "imported" if payload_as(OverlayPayload, payload).get("unverified_event_ids") else "learned"
     if entry.entry_type == events.HO3_QUARANTINED:
-        return f"{payload['target']} put in quarantine: {reason}"
+        quarantine = payload_as(QuarantinePayload, payload)
+        return f"{quarantine['target']} put in quarantine: {_reason(quarantine)}"
     if entry.entry_type == events.HO3_OVERLAY_WEIGHT_UPDATED:
-        return f"given the weight {payload['new_weight']:g}: {reason}"
-    by = f" by {payload['superseded_by']}" if "superseded_by" in payload else ""
-    target = f" ({payload['target']})" if "target" in payload else ""
-    return f"deactivated: {reason}{by}{target}{'; its signal is blocked' if payload.get('block_signal') else ''}"
+        change = payload_as(OverlayWeightPayload, payload)
+        return f"given the weight {change['new_weight']:g}: {_reason(change)}"
+    ended = payload_as(OverlayDeactivatedPayload, payload)
+    by = f" by {ended['superseded_by']}" if "superseded_by" in ended else ""
+    target = f" ({ended['target']})" if "target" in ended else ""
+    blocked = "; its signal is blocked" if ended.get("block_signal") else ""
+    return f"deactivated: {_reason(ended)}{by}{target}{blocked}"
+
+
+def _reason(payload: QuarantinePayload | OverlayWeightPayload | OverlayDeactivatedPayload) -> str:
+    given = payload.get("reason")
+    return one_line(given, _WIDTH) if isinstance(given, str) else why_erased(payload) or UNREADABLE
 
 
 def _first(found: list[T]) -> list[T]:

@@ -28,7 +28,6 @@ from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
     AbandonReason,
-    CommonPayload,
     CostMapping,
     MessageImportedPayload,
     RejectReason,
@@ -288,7 +287,7 @@ class _History:
     def take(self, entry: StoredEntry) -> None:
         """Adds the session's next entry."""
         kind, payload = entry.entry_type, events.read_payload(entry.entry_type, entry.payload)
-        turn = self.turns.get(payload_as(CommonPayload, payload).get("turn_id", ""))
+        turn = self.turns.get(events.read_common(entry).get("turn_id", ""))
         if kind == events.SESSION_START:
             self.start, self.started_at = payload_as(SessionStartPayload, payload), entry.timestamp
         elif kind == events.SESSION_END:

@@ -16,7 +16,6 @@ from kitchener.memory.timestamps import us_of
 from kitchener.plain_names import counted, quoted
 from kitchener.records import events
 from kitchener.records.entries import (
-    CommonPayload,
     MessageImportedPayload,
     SealedText,
     TurnCompletedPayload,
@@ -147,7 +146,7 @@ async def _add(found: SessionList, paths: LedgerPaths, agent_class: str, wanted:
             starts = [entry async for entry in reader.read(key=SESSIONS_KEY)]
         ended = {entry.entity_id async for entry in reader.read(key="ended")}
         for start in starts:
-            if wanted.subject_id not in (None, start.payload.get("subject_id")):
+            if wanted.subject_id not in (None, events.read_common(start).get("subject_id")):
                 continue
             if said is not None and start.entity_id not in said:
                 continue
@@ -165,7 +164,7 @@ async def _found_texts(reader: LedgerReader, wanted: SessionFilter, found: Sessi
         if wanted.since is not None and happened_at(entry) < wanted.since:
             continue
         payload = events.read_payload(entry.entry_type, entry.payload)
-        if wanted.subject_id not in (None, payload.get("subject_id")):
+        if wanted.subject_id not in (None, events.read_common(entry).get("subject_id")):
             continue
         is_message, text = _spoken(entry.entry_type, payload)
         if is_sealed(text):
@@ -177,7 +176,7 @@ async def _found_texts(reader: LedgerReader, wanted: SessionFilter, found: Sessi
                 "speaker": "user" if is_message else "agent",
                 "text": text,
             }
-            said[payload_as(CommonPayload, payload)["session_id"]].append(turn)
+            said[events.read_common(entry)["session_id"]].append(turn)
     return said
 
 

@@ -12,7 +12,14 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.records import events
 from kitchener.records.attempt_record import UnansweredCall
-from kitchener.records.entries import ModelCallPayload, NestedTurn, ToolCallPayload, UsageMapping, payload_as
+from kitchener.records.entries import (
+    ModelCallPayload,
+    NestedTurn,
+    ToolCallPayload,
+    TurnStartedPayload,
+    UsageMapping,
+    payload_as,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +27,16 @@ class AnsweredCall:
     """A model call that a provider answered, as its entry says."""
 
     wo_id: str
-    payload: ModelCallPayload
+    recorded: ModelCallPayload
 
     @property
     def usage(self) -> UsageMapping:
         """Tokens as the provider counted them."""
-        return self.payload["usage"]
+        return self.recorded["usage"]
 
     def as_json(self) -> dict[str, object]:
         """The call without its text."""
-        known = self.payload
+        known = self.recorded
         names = ("call", "provider_id", "model_id", "prompt_pack_version", "request_hash", "usage")
         return {"wo_id": self.wo_id, **{name: known.get(name) for name in names}}
 
@@ -73,7 +80,7 @@ async def read_work(ho1m: LedgerReader, session: Sequence[StoredEntry], turn_id:
     after, up_to = _written_during(session, turn_id, ho1m.ledger_id)
     types = (*events.OF_MODEL_CALLS, events.TOOL_CALL)
     found = ho1m.read(session_id=session_of_valid_turn(turn_id), entry_type=types, after_seq=after, up_to_seq=up_to)
-    return [each async for each in found if each.payload.get("turn_id") == turn_id]
+    return [each async for each in found if events.read_common(each).get("turn_id") == turn_id]
 
 
 def _written_during(session: Sequence[StoredEntry], turn_id: str, ledger_id: str) -> tuple[int | None, int | None]:
@@ -94,7 +101,7 @@ def _written_during(session: Sequence[StoredEntry], turn_id: str, ledger_id: str
 def _stood_at(started: StoredEntry, ledger_id: str) -> int | None:
     if isinstance(started, ImportedEntry):
         return None  # the numbers are those of another root
-    positions = started.payload.get("read_positions")
+    positions = payload_as(TurnStartedPayload, started.payload).get("read_positions")
     found = positions.get(ledger_id) if isinstance(positions, Mapping) else None
     return found if isinstance(found, int) else None
 
@@ -103,5 +110,5 @@ def spent_on(calls: Sequence[AnsweredCall], prices: dict[str, ModelPrice]) -> Sp
     """What model calls used, as providers counted it."""
     found = Spending()
     for each in calls:
-        found.add(each.payload, prices)
+        found.add(each.recorded, prices)
     return found

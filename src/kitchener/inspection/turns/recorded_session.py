@@ -15,6 +15,7 @@ from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
 from kitchener.errors import CallerError, NotOnRecord, UnknownSession
 from kitchener.inspection.ledger_files import LedgerPaths
+from kitchener.inspection.turns.turn_end import current
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload
@@ -54,7 +55,7 @@ class RecordedSession:
     def subject_id(self) -> str | None:
         """Whose it is, where the ledger says so."""
         mine = (each for each in self.entries if each.session_id == self.session_id)
-        named = (each.payload.get("subject_id") for each in mine)
+        named = (events.read_common(each).get("subject_id") for each in mine)
         return next((each for each in named if isinstance(each, str)), None)
 
     @property
@@ -189,12 +190,12 @@ async def _shared(paths: LedgerPaths, past: RecordedSession) -> list[StoredEntry
         if reader is None or past.subject_id is None:
             return []
         found = reader.read(key=shared_intents_key(past.subject_id))
-        return [entry async for entry in found if entry.payload.get("session_id") != past.session_id]
+        return [entry async for entry in found if events.read_common(entry).get("session_id") != past.session_id]
 
 
 def _is_ours(first: StoredEntry) -> bool:
     """Whether Kitchener began the session: then each of its entries names it."""
-    return first.entry_type == events.SESSION_START and "v" in first.payload
+    return first.entry_type == events.SESSION_START and "v" in events.read_common(first)
 
 
 def _moment(entry: StoredEntry) -> str:
@@ -203,10 +204,7 @@ def _moment(entry: StoredEntry) -> str:
 
 
 def _event(entry: StoredEntry) -> SourceEvent | None:
-    payload = entry.payload
-    if isinstance(payload.get("v", 1), int):  # another program may mean something else by it
-        payload = events.read_payload(entry.entry_type, payload)
-    return make_event(entry.entry_type, entry.entity_id, entry.timestamp, payload, entry.ref)
+    return make_event(entry.entry_type, entry.entity_id, entry.timestamp, current(entry), entry.ref)
 
 
 def fold_entries(

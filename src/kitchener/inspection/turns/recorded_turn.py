@@ -51,6 +51,7 @@ from kitchener.records.entries import (
     ERASED,
     ConflictFlagPayload,
     ProjectionPayload,
+    TurnAbortedPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
     WorkOrderPlannedPayload,
@@ -202,7 +203,7 @@ async def _viewed(
 ) -> TurnView:
     turn_id, before = started.entity_id, past.entries[:cut]
     begun = payload_as(TurnStartedPayload, started.payload)
-    mine = [entry for entry in decided if entry.payload.get("turn_id") == turn_id]
+    mine = [entry for entry in decided if events.read_common(entry).get("turn_id") == turn_id]
     shown = next((entry for entry in mine if entry.entry_type == events.PROJECTION_COMPUTED), None)
     said = begun.get("user_message")
     message = said if isinstance(said, str) else UNREADABLE
@@ -279,13 +280,15 @@ async def _subject_words(
 def _nothing(past: RecordedSession, turn_id: str, cut: int, state: ContextState) -> tuple[ContextMode, str]:
     """Why a turn has no projection."""
     end = next((e for e in past.entries[cut:] if e.entity_id == turn_id and e.entry_type in _ENDS[1:3]), None)
-    if not state.intents and (end is None or end.payload.get("intent_id") is None):
+    completed = payload_as(TurnCompletedPayload, end.payload if end is not None else {})
+    if not state.intents and completed.get("intent_id") is None:
         return "off", "context_mode was off, so attention chose what the model saw"
     if end is None:
         return "enforce", "its context was not decided yet"
     if end.entry_type == events.TURN_ABORTED:
-        return "enforce", f"it was aborted ({end.payload.get('reason')}) before its context was decided"
-    error = end.payload.get("error")
+        reason = payload_as(TurnAbortedPayload, end.payload).get("reason")
+        return "enforce", f"it was aborted ({reason}) before its context was decided"
+    error = opened(completed.get("error"))
     if isinstance(error, Mapping) and "kind" in error:
         return "enforce", f"it was answered without a model: {error['kind']}: {error.get('message')}"
     return "enforce", "it was answered without a model: its message chose the thread that continues"
@@ -302,8 +305,9 @@ def _gathered(past: RecordedSession, turn_id: str, results: Mapping[str, str]) -
     about = {entry.entry_id: entry.entity_id for entry in past.entries} | dict(results)
     found: dict[str, None] = {}
     for entry in past.entries:
-        attention = entry.payload.get("attention") if entry.entry_type == events.WO_PLANNED else None
-        if isinstance(attention, Mapping) and entry.payload.get("turn_id") == turn_id:
+        plan = payload_as(WorkOrderPlannedPayload, entry.payload) if entry.entry_type == events.WO_PLANNED else None
+        attention = plan.get("attention") if plan is not None and plan.get("turn_id") == turn_id else None
+        if isinstance(attention, Mapping):
             refs = [ref["entry_id"] for ref in attention.get("fragment_refs", ())]
             found.update((about.get(name, name), None) for name in (*refs, *attention.get("biases", ())))
     return list(found)
@@ -332,7 +336,7 @@ async def _offered(
 async def _part(ho2m: LedgerReader, entry: StoredEntry, ref: Ref, estimate: Estimator) -> Item:
     """A message or a reply of another session."""
     is_message = entry.entry_type == events.TURN_STARTED
-    said = await message_in(ho2m, entry) if is_message else entry.payload.get("response")
+    said = await message_in(ho2m, entry) if is_message else payload_as(TurnCompletedPayload, entry.payload).get("response")
     name = f"{entry.entity_id}{OF_MESSAGE}" if is_message else entry.entity_id
     speaker = payload_as(TurnStartedPayload, entry.payload).get("speaker")
     told = (

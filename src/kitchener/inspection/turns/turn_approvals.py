@@ -14,7 +14,7 @@ from kitchener.inspection.recorded_approvals import arguments_text, details
 from kitchener.inspection.shown_text import one_line, short_time
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import ResumesMapping, TurnStartedPayload, payload_as
+from kitchener.records.entries import ResumesMapping, TurnStartedPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.runtime.queries.approval_list import ApprovalInfo, approvals_in
 from kitchener.times import iso_of
 
@@ -87,10 +87,11 @@ def approvals_of(entries: Sequence[StoredEntry]) -> dict[str, TurnApprovals]:
             if (resumes := payload_as(TurnStartedPayload, payload).get("resumes")) is not None:
                 resumed[entry.entity_id] = resumes
         elif entry.entry_type == events.WO_PLANNED:
-            limits = payload.get("constraints")
+            plan = payload_as(WorkOrderPlannedPayload, payload)
+            limits = plan.get("constraints")
             named = limits.get("grants") if isinstance(limits, Mapping) else None
             if named:
-                grants.setdefault(str(payload.get("turn_id")), []).extend(named)
+                grants.setdefault(str(plan.get("turn_id")), []).extend(named)
     turns = dict.fromkeys((*(each.turn_id for each in requests), *resumed, *grants))
     return {turn_id: _of_turn(turn_id, requests, resumed, grants.get(turn_id, ())) for turn_id in turns}
 

@@ -49,7 +49,7 @@ async def read_turn_breaks(
 
     def projection_of(each: str) -> tuple[ProjectionPayload, ProjectionLists] | None:
         for entry in reversed(decided):
-            if entry.entry_type == events.PROJECTION_COMPUTED and entry.payload.get("turn_id") == each:
+            if entry.entry_type == events.PROJECTION_COMPUTED and events.read_common(entry).get("turn_id") == each:
                 payload = events.read_as(ProjectionPayload, entry)
                 if payload["mode"] == "enforce":
                     return payload, recorded.of(entry)

@@ -86,5 +86,5 @@ def shown_reply(completed: TurnCompletedPayload) -> SealedText:
 
 def current(entry: StoredEntry) -> Mapping[str, object]:
     """A payload in its current shape; as it stands where another program wrote it."""
-    is_ours = isinstance(entry.payload.get("v", 1), int)
+    is_ours = isinstance(events.read_common(entry).get("v", 1), int)
     return events.read_payload(entry.entry_type, entry.payload) if is_ours else entry.payload

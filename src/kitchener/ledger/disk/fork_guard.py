@@ -28,7 +28,7 @@ def watch(each: Stoppable) -> None:
 
 
 def unwatch(each: Stoppable) -> None:
-    """Forgets a writer that closed its files: their descriptors may be other files' by the next fork."""
+    """Unregisters a writer that has closed its files. By the next fork, their descriptors may belong to other files."""
     _open.discard(each)
 
 

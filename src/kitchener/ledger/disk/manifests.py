@@ -2,7 +2,7 @@
 
 A long ledger consists of segments of about `segment_bytes`. The current file keeps the ledger's name; finished segments lie in
 the folder `<file>.segments` beside it, each with a manifest in a file `.seal`. A manifest contains the hash of the manifest
-before, so a single one cannot be swapped, removed or replaced. `volume` reads across segments; `write.segments` makes them.
+before, so a removed or replaced one is detected. `volume` reads across segments; `write.segments` makes them.
 Blocks, so it runs in a worker thread. Explained in `docs/ledger.md`.
 """
 

@@ -1,8 +1,9 @@
 """Turns a block of lines into verified entries in bulk; gives up without a reason if any line fails.
 
 The fast path of `checks`, which then checks the block line by line. A line may pass here only if `checks` would accept it.
-It doubles the speed: `verify_file` takes 327,000 instead of 158,000 entries of 500 bytes a second and core, and a scan
-215,000 instead of 102,000 (CPython 3.11). Pure.
+It makes verifying 1.7 times as fast: `python -m benchmarks.ledger` verifies 167,000 entries of 694 bytes a second and core with
+it, and 97,000 without (1,000,000 entries, alternately, best of three, CPython 3.11, busy machine). One core has to verify
+150,000. Pure.
 """
 
 import hashlib

@@ -45,7 +45,7 @@ _TABLES: Final = {
 }
 _ROWS: Final = """SELECT key, after_seq, base, checksum, packed FROM places INDEXED BY by_hash
     WHERE hash = ? AND id <= ? ORDER BY hash DESC, id DESC"""
-"""No condition on what only the row itself has: a damaged row must not be left out before its checksum tells."""
+"""Filters by the indexed columns only: a damaged row must be returned, so that its checksum is checked."""
 _INSERT: Final = "INSERT INTO places VALUES "
 _VALUES: Final = "(?, ?, ?, ?, ?, ?, ?)"
 _TOGETHER: Final = 16
@@ -156,7 +156,7 @@ class Index:
             self.known, self._is_unsure = known, False
 
     def reader(self) -> sqlite3.Connection:
-        """The connection for queries. Opened by the first one, it finds a file that was damaged since the index was opened."""
+        """The connection for queries. The first query opens it, which detects damage since the index was opened."""
         if self._reader is None:
             self._reader = _connect(self.path)
         return self._reader
@@ -168,7 +168,7 @@ class Index:
         self._writer.close()
 
     def _make_sure(self) -> None:
-        """Reads the stored facts again after a write that failed, which may have taken place nevertheless."""
+        """Reads the stored facts again after a failed write, because the write may have taken effect."""
         if self._is_unsure:
             self.known = read_known(self._writer, self._ledger_id, self._keys)
             self._is_unsure = False
@@ -266,7 +266,7 @@ def open_index(path: Path, ledger_id: str, keys: str) -> Index:
     try:
         return _load(path, ledger_id, keys)
     except FAULTS as error:
-        if is_for_a_while(error):
+        if is_temporary(error):
             raise _path_error(path, error) from error
         _log.warning("index rebuilt", path=str(path), reason=str(error))
     try:
@@ -276,8 +276,8 @@ def open_index(path: Path, ledger_id: str, keys: str) -> Index:
         raise _path_error(path, error) from error
 
 
-def is_for_a_while(error: Exception) -> bool:
-    """Whether the index can be used again later: the system or another program refuses it now, whatever it holds."""
+def is_temporary(error: Exception) -> bool:
+    """Whether an error says nothing about the index itself: the disk or another program refuses access for now."""
     code = _code_of(error)
     return code in _DISK_ERRORS or code & _PRIMARY in (*_IN_USE, sqlite3.SQLITE_CANTOPEN)
 

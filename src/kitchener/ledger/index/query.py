@@ -189,7 +189,7 @@ class EntrySearch:
         """The matching entries, found with the index; `newest` limits those that the index covers to the last so many.
 
         Raises:
-            _Misfit: index and file disagree
+            _IndexMismatch: index and file disagree
         """
         if query.index_key is None:
             yield from self._scan(query, self.find_stop(query.after_seq), end)
@@ -238,7 +238,7 @@ class EntrySearch:
         return [*map(chain, early, after)], tail.end
 
     def _scan(self, query: Query, start: Mark, end: Mark) -> Iterator[StoredEntry]:
-        """The matching entries between two positions; raises _Misfit if the chain does not lead from one to the other."""
+        """The matching entries between two positions; raises _IndexMismatch if the chain does not lead there."""
         while start.seq < query.up_to_seq:
             for stop in self._next_stops(start.seq, end):
                 if start.seq < query.up_to_seq:

@@ -16,7 +16,7 @@ from kitchener.ledger.index.tail import IndexDamaged
 _RANGES: Final = 16_384
 """Ranges of key hashes. An index of 10 million entries has some 40 rows in each."""
 _SHIFT: Final = 18
-"""Bits of a key hash that its range leaves open."""
+"""Number of the low bits of a key hash that its range ignores."""
 _TYPE: Final = "I"
 _MASK: Final = 0xFFFF_FFFF
 _HASH, _ID, _ROW = 0x9E37_79B1, 0x85EB_CA77, 0xC2B2_AE3D

@@ -34,7 +34,7 @@ _ROUND_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 
 OnFailure = Callable[[LedgerWriteError], object]
 Job = Callable[[], None]
-"""Blocks."""
+"""A function that blocks, for the writer thread."""
 WhenDone = Callable[[BaseException | None], None]
 """Called on the event loop with what the job raised; None: it did not. Raises nothing."""
 
@@ -310,8 +310,8 @@ class WriterThread:
     `anyio.to_thread` runs any function in any thread; for that a call passes two rounds of the event loop, two cancel scopes
     and a limiter. A commit group always runs one known function, one call at a time, and never cancels it.
 
-    The thread begins with the first job. It does not keep the process from ending: what a job leaves half done then is what a
-    killed process leaves.
+    The thread starts with the first job. The process may end while a job runs; that leaves the files as killing the process
+    would.
     """
 
     def __init__(self) -> None:
@@ -332,7 +332,7 @@ class WriterThread:
         self._jobs.put((job, when_done))
 
     def stop(self) -> None:
-        """Ends the thread after the jobs that it has; a further job begins another."""
+        """Ends the thread after its present jobs; a later job starts a new thread."""
         if self._is_running:
             self._is_running = False
             self._jobs.put(None)

@@ -15,7 +15,7 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps, ensure_directory_or_tell, remove_database
 from kitchener.ledger.format.checks import LineBatch
 from kitchener.ledger.format.lines import START, CommitDigest, IndexKeys, Mark, Opener, StoredEntry
-from kitchener.ledger.index.index import FAULTS, Index, IndexedState, is_for_a_while, keys_name, open_index
+from kitchener.ledger.index.index import FAULTS, Index, IndexedState, is_temporary, keys_name, open_index
 from kitchener.ledger.index.index_dirs import index_path
 from kitchener.ledger.index.query import EntrySearch
 from kitchener.ledger.index.tail import Tail
@@ -31,7 +31,7 @@ _LONGEST_TAIL = 262_144
 """Most entries whose positions are kept in memory while the index cannot be written; they take some 20 MiB."""
 _RETRY_ENTRIES = 1_024
 _SCANNED_ENTRIES = 64
-"""Entries that a reader beside the writer scans as fast as it finds them in the index."""
+"""Up to this many entries, a reader beside the writer scans the file as fast as it queries the index."""
 _COMMIT_ENTRIES = 8_192
 _COMMIT_BYTES = 16 << 20
 """The largest commit. A longer queue becomes several commits, each durable before the next; joined entries stay joined."""
@@ -60,7 +60,7 @@ class Storage:
 
     @property
     def problem(self) -> str | None:
-        """Why nothing more is written; None: it is."""
+        """Why nothing more can be written; None: writing works."""
         return self.journal.problem
 
     def flush(self, entries: Sequence[StoredEntry], *, sync: bool) -> None:
@@ -116,7 +116,7 @@ class Storage:
         try:
             return question(self._index.reader(), self._index.known)
         except FAULTS as error:
-            if not is_for_a_while(error):
+            if not is_temporary(error):
                 self.distrust(str(error))
             return None
 
@@ -200,7 +200,7 @@ class Storage:
             if not self._retry_seq:
                 _log.warning("index not written", path=str(self._index.path), reason=str(error))
             self._retry_seq = tail.end.seq + _RETRY_ENTRIES
-            if not is_for_a_while(error) or len(tail) > _LONGEST_TAIL or tail.is_full:
+            if not is_temporary(error) or len(tail) > _LONGEST_TAIL or tail.is_full:
                 # Rows after a gap would hide the gap, so the index gets no more rows until the next opening fills the gap.
                 self.tail = None
         else:

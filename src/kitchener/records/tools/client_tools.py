@@ -126,7 +126,7 @@ class ClientToolset:
 
 @lru_cache(maxsize=64)
 def _runnable(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
-    """The tools of a text, which a client sends again and again. They have their schemas from where these are kept."""
+    """The tools that a text defines. Cached, because a client sends the same text again and again; so are the schemas."""
     tools = ClientToolset.from_text(text)
 
     def schema_of(number: int) -> JsonSchema:
@@ -142,7 +142,7 @@ def _runnable(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
 
 @lru_cache(maxsize=8)
 def _unbounded(text: str, is_trusted: bool) -> tuple[RunnableTool, ...]:
-    """The tools of a text without the later limits, for the replay of a turn from before them."""
+    """The tools that a text defines, without limits on checks, for the replay of a turn that had none."""
     return tuple([ServerTool(_definition(each, is_trusted)) for each in ClientToolset.from_text(text).tools])
 
 

@@ -190,7 +190,7 @@ class RunnableTool(Protocol):
 
 
 def definition_of(found: RunnableTool, *, built_in: bool) -> ToolDefinition:
-    """A tool as the source of a request. Says of a function only what its absence does not say.
+    """A tool as the source of a request. Leaves out each field whose value is the default of a function.
 
     Args:
         found: the tool

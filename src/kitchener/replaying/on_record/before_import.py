@@ -13,6 +13,7 @@ from kitchener.ledger.format.lines import START, IndexKeys, Mark
 from kitchener.ledger.index.query import EntrySearch, Query
 from kitchener.ledger.reads import LedgerReads, Snapshot
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS, overlay_keys, signal_keys
+from kitchener.records.entries import ImportedPayload, payload_as
 from kitchener.records.events import IMPORTED_TYPES
 from kitchener.records.index_keys import imported_key, index_keys
 from kitchener.replaying.on_record.recorded_ledgers import RecordedLedgers
@@ -42,7 +43,8 @@ async def _holders(reader: LedgerReader, session_id: str, *, is_keyed: bool) -> 
     for read in reads:
         async for entry in read:
             holder = entry.holder if isinstance(entry, ImportedEntry) else entry
-            if holder.entry_type in IMPORTED_TYPES and holder.payload.get("import_of") == session_id:
+            is_import = holder.entry_type in IMPORTED_TYPES
+            if is_import and payload_as(ImportedPayload, holder.payload).get("import_of") == session_id:
                 found[holder.seq] = holder
     return [found[seq] for seq in sorted(found)]
 

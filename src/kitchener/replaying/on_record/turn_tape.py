@@ -17,6 +17,7 @@ from kitchener.records.entries import (
     ModelCallPayload,
     NestedTurn,
     ToolCallPayload,
+    TurnAbortedPayload,
     TurnCompletedPayload,
     TurnStartedPayload,
     WorkOrderPlannedPayload,
@@ -71,9 +72,10 @@ class TurnTape:
     @property
     def is_sealed(self) -> bool:
         """Whether its content was sealed when it ran; then its digests are keyed."""
-        payloads = (each.payload for each in self.of_type(events.WO_PLANNED, events.LLM_CALL))
-        hashes = (each.get("input_hash") or each.get("request_hash") for each in payloads)
-        return next((str(each).startswith("hmac-") for each in hashes if each), False)
+        plans = (payload_as(WorkOrderPlannedPayload, each.payload) for each in self.of_type(events.WO_PLANNED))
+        calls = (payload_as(ModelCallPayload, each.payload) for each in self.of_type(events.LLM_CALL))
+        hashes = (*(each.get("input_hash") for each in plans), *(each.get("request_hash") for each in calls))
+        return next((each.startswith("hmac-") for each in hashes if each), False)
 
     @property
     def is_replayable(self) -> bool:
@@ -85,7 +87,7 @@ class TurnTape:
         """Why it is skipped: `erased`, `open` or `aborted: <reason>`."""
         if self.is_erased:
             return AS_ERASED
-        return "open" if self.end is None else f"aborted: {self.end.payload.get('reason')}"
+        return "open" if self.end is None else f"aborted: {payload_as(TurnAbortedPayload, self.end.payload).get('reason')}"
 
     @property
     def nested_turns(self) -> list[NestedTurn]:
@@ -95,8 +97,9 @@ class TurnTape:
 
     def direct_calls(self, wo_id: str) -> set[int]:
         """The numbers of the calls that it made in a broken work order without HO1."""
-        told = [entry.payload for entry in self.of_type(*events.OF_MODEL_CALLS) if entry.entity_id == wo_id]
-        return {payload_as(AttemptStartedPayload, each)["call"] for each in told if each.get("governance_violation")}
+        own = (entry for entry in self.of_type(*events.OF_MODEL_CALLS) if entry.entity_id == wo_id)
+        told = (payload_as(AttemptStartedPayload, each.payload) for each in own)
+        return {each["call"] for each in told if each.get("governance_violation")}
 
     def is_tagged(self, wo_id: str) -> bool:
         """Whether a work order carries domain tags. An older version planned it without the tag of its type."""
@@ -149,7 +152,7 @@ def turns_of(entries: Mapping[str, Sequence[StoredEntry]], ho2m: str) -> list[Tu
     for ledger_id, of_ledger in entries.items():
         for entry in of_ledger:
             is_signal = entry.entry_type == events.HO3_SIGNAL
-            turn_id = turn_of_signals(entry) if is_signal else entry.payload.get("turn_id")
+            turn_id = turn_of_signals(entry) if is_signal else events.read_common(entry).get("turn_id")
             if turn_id in found:
                 found[turn_id].entries.setdefault(ledger_id, []).append(entry)
     return list(found.values())

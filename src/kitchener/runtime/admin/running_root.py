@@ -87,7 +87,7 @@ class RunningRoot:
         await agent.ready()
         ho2m = agent.ledgers.ho2m
         starts = [each async for each in ho2m.read(session_id=session_id, limit=1)] if session_id else []
-        if starts and starts[0].entry_type == events.SESSION_START and "v" in starts[0].payload:
+        if starts and starts[0].entry_type == events.SESSION_START and "v" in events.read_common(starts[0]):
             await agent.supervisor.outside.append(session_id, entries)
             return
         await ho2m.write_all(list(entries))

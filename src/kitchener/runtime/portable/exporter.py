@@ -22,7 +22,7 @@ from kitchener.ledger.bundles.bundle import BundleSelection
 from kitchener.media.content_store import ContentStore
 from kitchener.memory.subject_cache import OVERLAYS, SIGNALS
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, SourceKind, TurnCompletedPayload, payload_as
+from kitchener.records.entries import SourceKind, TurnCompletedPayload, payload_as
 from kitchener.records.index_keys import (
     SIGNERS_KEY,
     erased_index_key,
@@ -230,7 +230,7 @@ class _Selection:
                 self._note(entry)
 
     def _note(self, entry: StoredEntry) -> None:
-        self.subject_id = self.subject_id or payload_as(CommonPayload, entry.payload)["subject_id"]
+        self.subject_id = self.subject_id or events.read_common(entry)["subject_id"]
         if events.ends_by_erasure(entry.entry_type, entry.payload):
             raise SubjectErased(self.subject_id, self.session_id)
         self.turns += entry.entry_type == events.TURN_COMPLETED

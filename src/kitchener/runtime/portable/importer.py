@@ -24,7 +24,13 @@ from kitchener.ledger.format.imported import innermost
 from kitchener.media.content_store import ContentStore
 from kitchener.memory.subject_cache import OVERLAYS, signal_keys
 from kitchener.records import events
-from kitchener.records.entries import ImportedPayload, SessionImportedPayload, TurnStartedPayload, payload_as
+from kitchener.records.entries import (
+    ImportedPayload,
+    SessionImportedPayload,
+    SubjectErasedPayload,
+    TurnStartedPayload,
+    payload_as,
+)
 from kitchener.records.index_keys import erased_index_key, imported_key, index_keys, shared_intents_key
 from kitchener.records.ref import Ref
 from kitchener.runtime.portable.folder import FORMAT, LEDGERS, FolderEntry, SessionFolder, read_folder
@@ -236,7 +242,7 @@ class _Target:
         if there and not own <= there:
             raise SessionExists(self._session_id, self._class)
         async for entry in ho2m.read(key=erased_index_key(self._subject_id)):
-            if kid is not None and entry.payload.get("key_id") == kid:
+            if kid is not None and payload_as(SubjectErasedPayload, entry.payload).get("key_id") == kid:
                 raise SubjectErased(self._subject_id, self._session_id)
         return bool(there)
 

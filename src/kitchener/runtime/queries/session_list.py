@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import CommonPayload, MessageImportedPayload, SessionStartPayload, payload_as
+from kitchener.records.entries import MessageImportedPayload, SessionStartPayload, payload_as
 from kitchener.records.index_keys import SESSIONS_KEY
 
 
@@ -83,7 +83,7 @@ async def _count_turns(ledger: ReadableLedger, newest: StoredEntry) -> int:
     """The number of turns that a session has begun, from its newest entry if possible."""
     if newest.entry_type == events.SESSION_START:
         return 0
-    payload = payload_as(CommonPayload, newest.payload)
+    payload = events.read_common(newest)
     if (turn_id := payload.get("turn_id")) is not None:
         return int(turn_id.rpartition("-")[2])
     started = ledger.read(session_id=payload["session_id"], entry_type=events.TURN_STARTED)

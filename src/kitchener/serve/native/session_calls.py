@@ -12,7 +12,7 @@ from kitchener.config.field_docstrings import DescribedModel
 from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import ReadableLedger
 from kitchener.records import events
-from kitchener.records.entries import opened
+from kitchener.records.entries import MessageImportedPayload, TurnStartedPayload, opened
 from kitchener.serve.access.counted_work import LISTED_SESSIONS, READ_TURNS, length_of
 from kitchener.serve.access.guard import caller_of, place_of, subject_of
 from kitchener.serve.native.session_access import SessionAccess
@@ -122,8 +122,10 @@ async def _title(ho2m: ReadableLedger, session_id: str) -> str | None:
     """The beginning of the first message of a session; None: there is none, or it cannot be read."""
     said = ho2m.read(session_id=session_id, entry_type=(events.TURN_STARTED, events.MESSAGE_IMPORTED), limit=1)
     async for entry in said:
-        payload = events.read_payload(entry.entry_type, entry.payload)
-        text = opened(payload.get("user_message", payload.get("text")))
+        if entry.entry_type == events.TURN_STARTED:
+            text = opened(events.read_as(TurnStartedPayload, entry).get("user_message"))
+        else:
+            text = opened(events.read_as(MessageImportedPayload, entry).get("text"))
         return one_line(text[: 2 * _TITLE_CHARS], _TITLE_CHARS) if isinstance(text, str) else None
     return None
 

@@ -91,7 +91,7 @@ async def _read(ho2m: ReadableLedger, session_id: str, turn_id: str, servers: Ma
     """The items of a session until the message of a turn with its files, oldest first, without turns that were aborted."""
     found, has_begun = _Items(servers), False
     async for entry in ho2m.read(session_id=session_id, entry_type=_READ):
-        is_own = entry.payload.get("turn_id") == turn_id
+        is_own = events.read_common(entry).get("turn_id") == turn_id
         if has_begun and not (is_own and entry.entry_type == events.PART_ATTACHED):
             continue
         has_begun = has_begun or (is_own and entry.entry_type == events.TURN_STARTED)
@@ -115,7 +115,7 @@ class _Items:
     def add(self, entry: StoredEntry) -> None:
         """Adds the item of an entry."""
         payload = events.read_payload(entry.entry_type, entry.payload)
-        turn_id = str(payload.get("turn_id", ""))
+        turn_id = events.read_common(entry).get("turn_id", "")
         if entry.entry_type == events.TURN_ABORTED:
             self.of_turns.pop(turn_id, None)
             return

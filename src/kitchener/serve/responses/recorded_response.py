@@ -190,5 +190,5 @@ async def turn_of_update(ho2m: ReadableLedger, session_id: str, update: TurnUpda
     planned = ho2m.read(
         session_id=session_id, entity_id=update.wo_id, entry_type=events.WO_PLANNED, after_seq=after_seq, limit=1
     )
-    (found,) = [str(each.payload["turn_id"]) async for each in planned]
+    (found,) = [events.read_common(each)["turn_id"] async for each in planned]
     return found

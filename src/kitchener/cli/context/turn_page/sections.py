@@ -19,7 +19,7 @@ from kitchener.inspection.turns.turn_end import current, shown_reply
 from kitchener.inspection.turns.turn_reasons import visibility_changes
 from kitchener.plain_names import counted
 from kitchener.records import events
-from kitchener.records.entries import TurnCompletedPayload
+from kitchener.records.entries import IntentDeclaredPayload, IntentSupersededPayload, TurnCompletedPayload, payload_as
 from kitchener.sealed_values import is_sealed
 
 MOST_ROWS: Final = 500
@@ -110,7 +110,7 @@ def _facts(page: TurnPage) -> Iterator[tuple[str, str]]:
     yield "context_mode", view.mode
     if view.projection is not None:
         yield "intent", intent_words(view.state, view.projection.intent_id)
-    models = dict.fromkeys(f"{each.payload['model_id']} of {each.payload['provider_id']}" for each in view.calls)
+    models = dict.fromkeys(f"{each.recorded['model_id']} of {each.recorded['provider_id']}" for each in view.calls)
     yield "models", ", ".join(models) or "no model answered in it"
     completed = view.end.completed
     cost = completed.get("cost_summary") if completed is not None else None
@@ -161,10 +161,12 @@ def _intent_lines(page: TurnPage) -> Iterator[str]:
             continue
         payload = current(entry)
         if entry.entry_type == events.INTENT_DECLARED:
-            yield f"{entry.entity_id} declared by {payload.get('created_by')}: “{_text(payload.get('objective'))}”"
+            declared = payload_as(IntentDeclaredPayload, payload)
+            yield f"{entry.entity_id} declared by {declared.get('created_by')}: “{_text(declared.get('objective'))}”"
             continue
         why = [_text(payload[name]) for name in ("outcome", "reason") if payload.get(name) is not None]
-        by = f" by {payload['superseded_by_intent_id']}" if "superseded_by_intent_id" in payload else ""
+        superseded = payload_as(IntentSupersededPayload, payload)
+        by = f" by {superseded['superseded_by_intent_id']}" if "superseded_by_intent_id" in superseded else ""
         yield f"{intent_words(page.view.state, entry.entity_id)} {done}{by}: {'; '.join(why) or 'no reason is on record'}"
 
 

@@ -3,7 +3,6 @@
 `context explain`, `--prompt` and `context diff` print the same facts. `sections.py` arranges them; `page_file.py` renders them.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kitchener.errors import KitchenerError, LedgerError
@@ -12,6 +11,7 @@ from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
 from kitchener.inspection.turns.turn_end import current
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
+from kitchener.records.entries import ToolCallPayload, ToolStartedPayload, payload_as
 from kitchener.replaying import TurnPrompts, read_prompts
 
 
@@ -23,7 +23,7 @@ class RecordedTool:
     tool_id: str
     arguments: object
     """The arguments; sealed if the key is missing; None: the call was refused before it started."""
-    outcome: Mapping[str, object] | None
+    outcome: ToolCallPayload | None
     """The payload of its `TOOL_CALL`; None: the tool had not ended when the turn did."""
 
 
@@ -40,7 +40,7 @@ class TurnPage:
     @property
     def entries(self) -> list[StoredEntry]:
         """The turn's own entries in the supervisor's ledger, in order."""
-        return [each for each in self.view.past.entries if each.payload.get("turn_id") == self.view.turn_id]
+        return [each for each in self.view.past.entries if events.read_common(each).get("turn_id") == self.view.turn_id]
 
 
 async def read_page(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnPage:
@@ -79,14 +79,17 @@ async def _tools(paths: LedgerPaths, view: TurnView) -> list[RecordedTool]:
         if ho1m is None:
             return []
         read = ho1m.read(session_id=view.past.session_id, entry_type=(events.TOOL_STARTED, events.TOOL_CALL))
-        found = [each async for each in read if each.payload.get("turn_id") == view.turn_id]
+        found = [each async for each in read if events.read_common(each).get("turn_id") == view.turn_id]
     calls: dict[tuple[str, object], RecordedTool] = {}
     for entry in found:
-        payload = current(entry)
-        key, tool_id = (entry.entity_id, payload.get("call")), str(payload.get("tool_id"))
         if entry.entry_type == events.TOOL_STARTED:
-            calls[key] = RecordedTool(entry.entity_id, tool_id, payload.get("arguments"), None)
+            began = payload_as(ToolStartedPayload, current(entry))
+            tool = RecordedTool(entry.entity_id, str(began.get("tool_id")), began.get("arguments"), None)
+            calls[entry.entity_id, began.get("call")] = tool
         else:
-            started = calls.get(key)
-            calls[key] = RecordedTool(entry.entity_id, tool_id, started.arguments if started is not None else None, payload)
+            outcome = payload_as(ToolCallPayload, current(entry))
+            started = calls.get((entry.entity_id, outcome.get("call")))
+            arguments = started.arguments if started is not None else None
+            tool = RecordedTool(entry.entity_id, str(outcome.get("tool_id")), arguments, outcome)
+            calls[entry.entity_id, outcome.get("call")] = tool
     return list(calls.values())
