@@ -102,6 +102,30 @@ async def test_a_model_that_calls_tools_although_it_must_not_is_shown_none_from_
     assert ["tools" in hit.body for hit in server.hits] == [True, False, True]
 
 
+async def test_a_vendor_that_refuses_calls_of_undescribed_tools_is_shown_the_tools_of_a_model_that_called_one() -> None:
+    """One reply in which the model calls a tool although it must not leaves the last call of every other reply usable."""
+    calls = [{"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    refusal = error(400, "Requests which include `tool_use` or `tool_result` blocks must define tools")
+    asked = Message("assistant", "", tool_uses=(ToolUse("tu-1", "look", {}),))
+    said = (Message("user", "Look!"), asked, Message("tool", "nothing", tool_use_id="tu-1", tool_id="look"))
+    script = (message(tool_calls=calls), refusal, *[completion("Hi.")] * 3)
+    async with endpoint(*script) as (server, provider):
+        await provider.complete(ask(tools=(TOOL,), tool_choice="none"))
+        for messages in (said, said, said[:1]):
+            await provider.complete(ask(messages=messages, tools=(TOOL,), tool_choice="none"))
+    assert ["tools" in hit.body for hit in server.hits] == [True, False, True, True, False]
+    assert [hit.body.get("tool_choice") for hit in server.hits[1:]] == [None] * 4
+
+
+async def test_an_error_about_tools_of_which_none_was_left_out_stands() -> None:
+    said = (Message("user", "Look!"), Message("assistant", "", tool_uses=(ToolUse("tu-1", "look", {}),)))
+    async with endpoint(error(400, "tool_use ids must have results"), error(400, "tools: missing")) as (server, provider):
+        for tools in ((TOOL,), ()):
+            with pytest.raises(ProviderError, match="bad_request"):
+                await provider.complete(ask(messages=said, tools=tools, tool_choice="none"))
+    assert len(server.hits) == 2
+
+
 async def test_a_server_that_refuses_the_choice_of_no_tool_is_shown_no_tools() -> None:
     async with endpoint(error(400, "tool_choice: 'none' is not supported"), *[completion("Hi.")] * 2) as (server, provider):
         for _ in range(2):

@@ -21,7 +21,13 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS, connection_failure
-from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
+from kitchener.gateway.providers.chat_completions.request_body import (
+    ExtendedBody,
+    OptionalField,
+    has_calls,
+    request_body,
+    shows_tools,
+)
 from kitchener.gateway.providers.chat_completions.token_counts import TokenCounts
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
@@ -206,7 +212,7 @@ class ChatEndpoint:
             try:
                 answer = await self._transport.post(content)
             except StatusError as error:
-                field = _refused_field(error, content)
+                field = _refused_field(error, content) or _refused_form(error, request, without)
                 if field is None or field in without:  # a field that the settings add is not left out
                     raise
                 without = without | {field}
@@ -283,6 +289,13 @@ def _refused_field(error: StatusError, content: bytes) -> OptionalField | None:
         if f'"{field}":'.encode() in content and (named == field or any(_is_named(each, text) for each in _words_for(field))):
             return field
     return None
+
+
+def _refused_form(error: StatusError, request: PromptRequest, without: frozenset[OptionalField]) -> OptionalField | None:
+    """Returns `undescribed_calls` if an error can be about calls whose tools a request left out; None: it is not."""
+    left_out = bool(request.tools) and has_calls(request) and not shows_tools(request, without)
+    is_about_tools = error.status in (400, 422) and "tool" in told_by(error.status, error.body).lower()
+    return "undescribed_calls" if left_out and is_about_tools else None
 
 
 def _words_for(field: OptionalField) -> tuple[str, ...]:
