@@ -198,6 +198,14 @@ async def test_marks_end_the_stable_parts_of_a_prompt(setting: str) -> None:
     assert [_texts(hit.body) for hit in server.hits] == [[each.content for each in messages] for messages in asked]
 
 
+async def test_no_mark_ends_an_empty_text() -> None:
+    """Anthropic refuses it. A prompt pack without instructions has an empty system message."""
+    said = (Message("system", ""), Message("user", "Hi."), Message("assistant", "Hello."), Message("user", "And?"))
+    async with endpoint(completion("Yes."), prompt_cache="marks") as (server, provider):
+        await provider.complete(ask(messages=said))
+    assert _marked(server.hits[0].body) == ["Hello."]
+
+
 def _marked(body: dict[str, Any]) -> list[str]:
     parts = [part for each in body["messages"] if isinstance(each["content"], list) for part in each["content"]]
     return [part["text"] for part in parts if part.get("cache_control") == {"type": "ephemeral"}]

@@ -132,7 +132,7 @@ def _stable_ends(messages: Sequence[Message]) -> set[int]:
 
 
 def _mark(message: dict[str, object]) -> None:
-    if isinstance(text := message["content"], str):
+    if isinstance(text := message["content"], str) and text.strip():  # Anthropic refuses a mark on an empty text
         message["content"] = [{**_text(text), "cache_control": {"type": "ephemeral"}}]
 
 
