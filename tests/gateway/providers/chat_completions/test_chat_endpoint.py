@@ -25,6 +25,7 @@ from tests.gateway.asking import ask
 from tests.gateway.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
 from tests.gateway.fake_server import Answer, completion, error, events, fake_server
 from tests.gateway.secured_server import secured
+from tests.logs import captured_logs
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 TOOL = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
@@ -100,6 +101,16 @@ async def test_a_model_that_calls_tools_although_it_must_not_is_shown_none_from_
                 await provider.complete(request)
     assert [hit.body.get("tool_choice") for hit in server.hits] == ["none", None, "auto"]
     assert ["tools" in hit.body for hit in server.hits] == [True, False, True]
+
+
+async def test_a_model_that_goes_on_calling_tools_is_logged_once() -> None:
+    """A model sees calls in its history, and some call again although no tool is described."""
+    calls = [{"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    with captured_logs() as logs:
+        async with endpoint(*[message(tool_calls=calls)] * 3) as (_, provider):
+            for _each in range(3):
+                await provider.complete(ask(tools=(TOOL,), tool_choice="none"))
+    assert len([each for each in logs if each["event"] == "model refuses fields"]) == 1
 
 
 async def test_a_vendor_that_refuses_calls_of_undescribed_tools_is_shown_the_tools_of_a_model_that_called_one() -> None:

@@ -225,7 +225,9 @@ class ChatEndpoint:
     def _learned(self, request: PromptRequest, response: PromptResponse) -> PromptResponse:
         """Remembers a model that calls tools although it must not, so that it is shown none where it must not call any."""
         if response.tool_uses and request.tool_choice == NO_TOOL_CHOICE:
-            self._refused.add(request.model_id or self._model_id or "", request, frozenset(("tool_choice",)))
+            model = request.model_id or self._model_id or ""
+            if "tool_choice" not in self._refused.of(model, request):  # a model that goes on calling is logged once
+                self._refused.add(model, request, frozenset(("tool_choice",)))
         return response
 
     @property
