@@ -125,7 +125,17 @@ async def test_a_vendor_that_refuses_calls_of_undescribed_tools_is_shown_the_too
         for messages in (said, said, said[:1]):
             await provider.complete(ask(messages=messages, tools=(TOOL,), tool_choice="none"))
     assert ["tools" in hit.body for hit in server.hits] == [True, False, True, True, False]
-    assert [hit.body.get("tool_choice") for hit in server.hits[1:]] == [None] * 4
+    assert [hit.body.get("tool_choice") for hit in server.hits] == ["none", None, "none", "none", None]
+
+
+async def test_a_vendor_may_refuse_both_the_choice_of_no_tool_and_calls_of_undescribed_tools() -> None:
+    said = (Message("user", "Look!"), Message("assistant", "", tool_uses=(ToolUse("tu-1", "look", {}),)))
+    refusals = error(400, "tool_choice is not supported"), error(400, "Requests with toolUse must define toolConfig")
+    async with endpoint(*refusals, *[completion("Hi.")] * 2) as (server, provider):
+        for _ in range(2):
+            await provider.complete(ask(messages=said, tools=(TOOL,), tool_choice="none"))
+    asked = [("tools" in hit.body, hit.body.get("tool_choice")) for hit in server.hits]
+    assert asked == [(True, "none"), (False, None), (True, None), (True, None)]
 
 
 async def test_an_error_about_tools_of_which_none_was_left_out_stands() -> None:

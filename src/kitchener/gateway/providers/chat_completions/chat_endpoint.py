@@ -226,8 +226,8 @@ class ChatEndpoint:
         """Remembers a model that calls tools although it must not, so that it is shown none where it must not call any."""
         if response.tool_uses and request.tool_choice == NO_TOOL_CHOICE:
             model = request.model_id or self._model_id or ""
-            if "tool_choice" not in self._refused.of(model, request):  # a model that goes on calling is logged once
-                self._refused.add(model, request, frozenset(("tool_choice",)))
+            if "uncalled_tools" not in self._refused.of(model, request):  # a model that goes on calling is logged once
+                self._refused.add(model, request, frozenset(("uncalled_tools",)))
         return response
 
     @property

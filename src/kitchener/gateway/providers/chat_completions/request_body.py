@@ -23,10 +23,12 @@ OptionalField = Literal[
     "reasoning",
     "reasoning_details",
     "extra_content",
+    "uncalled_tools",
     "undescribed_calls",
 ]
 """A field, or a form of a request, that some endpoints or models refuse. Without `tool_call_id`, tool requests get ids that
-Mistral takes, too. Without `undescribed_calls`, tools whose calls are in the messages are described in every request."""
+Mistral takes, too. Without `uncalled_tools`, a request describes no tools where none may be called; without
+`undescribed_calls`, it does all the same if calls are in its messages."""
 _SHORT_ID: Final = 9
 """Characters of an id, letters and digits, that Mistral takes. It refuses those of other providers, after a fallback."""
 THOUGHTS: Final[tuple[OptionalField, ...]] = ("reasoning_content", "reasoning")
@@ -61,8 +63,7 @@ def request_body(
         model: its model
         streams: whether the answer comes as a stream of events
         without: fields that this model refuses; in place of `max_tokens`, it gets the newer `max_completion_tokens`,
-            in place of the ids of tool requests short ones, and in place of a choice of no tool no tools, unless it refuses
-            calls of tools that are not described
+            in place of the ids of tool requests short ones, and in place of a choice of no tool no tools; see `shows_tools`
         marks_cache: whether the stable part of the prompt ends with marks for the cache of a vendor that needs them
     """
     messages = [_message(each, provider_id, without) for each in request.messages]
@@ -88,9 +89,11 @@ def request_body(
 
 def shows_tools(request: PromptRequest, without: Collection[OptionalField]) -> bool:
     """Whether the body of a request describes its tools; the arguments are those of `request_body`."""
-    if not request.tools or request.tool_choice != NO_TOOL_CHOICE or "tool_choice" not in without:
+    if not request.tools or request.tool_choice != NO_TOOL_CHOICE:
         return bool(request.tools)
-    return "undescribed_calls" in without and has_calls(request)
+    if "undescribed_calls" in without and has_calls(request):
+        return True
+    return "tool_choice" not in without and "uncalled_tools" not in without
 
 
 def has_calls(request: PromptRequest) -> bool:
