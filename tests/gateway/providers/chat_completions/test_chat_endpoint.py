@@ -18,8 +18,10 @@ from kitchener.gateway.providers.chat_completions.chat_endpoint import (
     REMEMBERED_VALUES,
     ChatEndpoint,
     RefusedFields,
+    left_out_by,
     marked_models_of,
 )
+from kitchener.gateway.providers.chat_completions.request_body import request_body
 from kitchener.records.prompt import Message, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
@@ -101,6 +103,24 @@ async def test_a_model_that_calls_tools_although_it_must_not_is_shown_none_from_
                 await provider.complete(request)
     assert [hit.body.get("tool_choice") for hit in server.hits] == ["none", None, "auto"]
     assert ["tools" in hit.body for hit in server.hits] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "shows"),
+    [
+        ("https://api.mistral.ai/v1", False),
+        ("https://openrouter.ai/api/v1", True),
+        ("https://mistral.ai.example/v1", True),
+        ("http://notmistral.ai/v1", True),
+    ],
+)
+async def test_mistral_is_shown_no_tools_where_none_may_be_called(base_url: str, shows: bool) -> None:
+    """It answers with broken text otherwise."""
+    without = left_out_by(ProviderConfig(base_url=base_url, model="m"))
+    body = orjson.loads(request_body(ask(tools=(TOOL,), tool_choice="none"), "it", "m", streams=False, without=without))
+    assert ("tools" in body, "tool_choice" in body) == (shows, shows)
+    body = orjson.loads(request_body(ask(tools=(TOOL,)), "it", "m", streams=False, without=without))
+    assert "tools" in body
 
 
 async def test_a_model_that_goes_on_calling_tools_is_logged_once() -> None:
