@@ -211,6 +211,7 @@ async def test_the_session_is_the_key_of_the_prompt_cache_where_it_is_known_to_b
     [
         ("https://openrouter.ai/api/v1", "auto", "anthropic/"),
         ("https://openrouter.ai/api/v1", "on", "anthropic/"),
+        ("https://eu.openrouter.ai/api/v1", "auto", "anthropic/"),
         ("https://openrouter.ai/api/v1", "off", None),
         ("https://notopenrouter.ai/api/v1", "auto", None),
         ("https://openrouter.ai.example/v1", "auto", None),

@@ -45,7 +45,7 @@ from kitchener.records.prompt import NO_TOOL_CHOICE, PromptRequest, PromptRespon
 AFTER_END_S: Final = 0.5
 """Longest wait for the end of a connection's answer after its last event, seconds."""
 OPENAI_HOSTS: Final = ("api.openai.com", "openai.azure.com")
-_OPENROUTER: Final = "openrouter.ai"
+_OPENROUTER: Final = ".openrouter.ai"
 _MISTRAL: Final = ".mistral.ai"
 _MARKED_MODELS: Final = "anthropic/"
 """How OpenRouter's names of models begin whose cache needs marks."""
@@ -352,7 +352,7 @@ def marked_models_of(config: ProviderConfig) -> str | None:
     """How the names of models begin whose prompts get marks for their cache; "": all models; None: none."""
     if config.prompt_cache == "marks":
         return ""
-    is_openrouter = urlsplit(config.base_url or "").hostname == _OPENROUTER
+    is_openrouter = f".{urlsplit(config.base_url or '').hostname}".endswith(_OPENROUTER)
     return _MARKED_MODELS if is_openrouter and config.prompt_cache != "off" else None
 
 
