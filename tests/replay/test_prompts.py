@@ -5,10 +5,11 @@ import shutil
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import anyio
 import pytest
+from pydantic import AfterValidator
 
 from kitchener.actors.sources import RequestSources
 from kitchener.actors.tools.registry import ToolRegistry
@@ -26,7 +27,7 @@ from kitchener.runtime import open_runtime
 from kitchener.runtime.erasure import erase_subject
 from kitchener.runtime.root_layout import agent_classes, ledger_paths, settings_of
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.stack import QUICK, scripted_config
+from tests.acceptance.stack import QUICK, open_scripted, scripted_config
 from tests.cli.commands import finish, start
 from tests.replay.corpus import SETTINGS
 from tests.replay.golden_roots import FOLDER, VERSION_1, unpacked
@@ -178,6 +179,39 @@ async def test_what_a_tool_said_of_wrong_arguments_is_taken_from_the_record(tmp_
     assert "prefix" in told[0]
     assert "nothing" in told[1]
     assert any("cannot be used" in message.content for message in found.calls[-1].request.messages)
+
+
+def _even(number: int) -> int:
+    if number % 2:
+        raise ValueError("expected an even number")
+    return number
+
+
+@tool(read_only=True)
+def half(number: Annotated[int, AfterValidator(_even)]) -> int:
+    """Halves an even number."""
+    return number // 2
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 1), (2, 2, 2, 2), (2, 1, 2, 2, 2, 2)])
+async def test_refused_calls_are_told_from_each_other_without_their_tool(
+    tmp_path: Path, numbers: tuple[int, ...], at_once: bool
+) -> None:
+    """Beside other calls, and where `max_equal_calls` refuses a call whose arguments are as good as before."""
+
+    def answer(request: PromptRequest) -> Any:
+        asked = sum(1 for each in request.messages if each.tool_uses)
+        rounds = [numbers] if at_once else [(each,) for each in numbers]
+        if request.wo_type == "classify" or not request.may_call_tools or asked >= len(rounds):
+            return model(request)
+        return tuple(use_tool("half", number=each) for each in rounds[asked])
+
+    async with open_scripted(tmp_path, ScriptedProvider(answer), tools=[half]) as runtime:
+        turn_id = (await runtime.supervisor().handle_turn("hello")).turn_id
+    found = await read_prompts(turn_id, config=elsewhere(tmp_path))
+    assert (found.problem, found.missing) == (None, ())
+    assert all(call.is_verified for call in found.calls)
 
 
 async def test_sources_are_written_once_and_only_what_changed_again(tmp_path: Path) -> None:

@@ -65,9 +65,9 @@ class ProviderConfig(Settings):
     the provider: of OpenAI, Anthropic and Google all three, of other vendors and endpoints `text/*`, of `offline` none."""
     prompt_cache: Literal["auto", "on", "marks", "off"] = "auto"
     """Whether requests tell the provider's prompt cache what to keep. `auto`: OpenAI gets the session as `prompt_cache_key`,
-    and Anthropic, also through OpenRouter, gets marks after the system message and after the history. `on`: other endpoints of
-    OpenAI's format get the key too. `marks`: they get the marks, for a gateway to Anthropic or another vendor that needs them.
-    `off`: none. Most other providers cache without being told."""
+    and Anthropic, also by kind `openai_compatible` through OpenRouter, gets marks after the system message and the history.
+    `on`: other endpoints of OpenAI's format get the key too. `marks`: they get the marks, for a gateway to Anthropic or another
+    vendor that needs them. `off`: none. Most other providers cache without being told."""
     send_traceparent: bool = False
     """Whether requests of `kind = "openai_compatible"` name the span of their attempt in `traceparent`, so that the spans of
     the endpoint belong to the trace of the turn. Needs `[telemetry]`. It tells the endpoint which calls belong together."""

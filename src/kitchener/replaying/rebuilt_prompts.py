@@ -25,7 +25,7 @@ from kitchener.ids import session_of_turn
 from kitchener.ledger import StoredEntry
 from kitchener.plain_names import quoted
 from kitchener.records import events
-from kitchener.records.entries import ModelCallPayload, ToolCallPayload, UsageMapping, WorkOrderPlannedPayload, payload_as
+from kitchener.records.entries import ModelCallPayload, UsageMapping, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import Message, OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import ESTIMATORS
@@ -34,6 +34,7 @@ from kitchener.replaying.doubles import RecordedClock, RecordedGateway
 from kitchener.replaying.on_record.before_import import ledgers_before_import
 from kitchener.replaying.on_record.recorded_ledgers import RecordedLedgers, open_recorded
 from kitchener.replaying.on_record.recorded_sources import read_sources
+from kitchener.replaying.on_record.refused_arguments import argument_problem
 from kitchener.replaying.on_record.route_differences import AnyRoute
 from kitchener.replaying.on_record.turn_tape import TurnTape, recordings_of
 from kitchener.replaying.replay_ledgers import ReplayLedger
@@ -310,12 +311,13 @@ class _Rebuild:
             return "this version of Kitchener makes other requests from the same record" + (f"; {stopped}" if stopped else "")
         return None
 
-    def _argument_problem(self) -> str | None:
-        """The problem that a tool's own check found in the arguments of the next recorded call; None: it accepted them."""
+    def _argument_problem(self, tool_id: str, arguments: Mapping[str, object]) -> str | None:
+        """See `argument_problem`."""
         entry = self._tape.next_of(self._recorded.ho1m)
-        if entry is None or entry.entry_type != events.TOOL_CALL:
+        turn = self._tape.turn
+        if entry is None or turn is None:
             return None
-        return str(payload_as(ToolCallPayload, entry.payload).get("error"))
+        return argument_problem(turn.entries.get(self._recorded.ho1m, ()), entry, tool_id, arguments)
 
 
 def _config_hash(turn: TurnTape) -> str:

@@ -44,7 +44,7 @@ _REPAIR: Final = (
     "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"
     "Answer again, with one JSON object that fits this JSON schema and nothing else:\n{schema}"
 )
-# The instructions contain the schema. A small model that reads it twice copies its descriptions as values.
+# The first prompt contains the schema. A small model that reads it twice copies its descriptions as values.
 _ASKED_REPAIR: Final = (
     "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"
     "Answer again, with the JSON object that the instructions ask for and nothing else. Its values come from the conversation,"

@@ -2,8 +2,8 @@
 
 A pack has two parts, divided by a marker line. The part above the marker holds instructions. It becomes the system message
 and may use only trusted variables. The part below holds data. It becomes the user message, and every value in it stands
-between delimiters that the value cannot contain. `prompts.py` loads packs and calls this module. This module
-knows no files, contracts or models. Explained in `docs/prompts.md`.
+between delimiters that the value cannot contain. What this one reply must be stands above it, without delimiters. `prompts.py`
+loads packs and calls this module. This module knows no files, contracts or models. Explained in `docs/prompts.md`.
 """
 
 import ast

@@ -85,7 +85,7 @@ class CostTally:
     def has_room(self) -> bool:
         """Whether the budgets leave room for another round of tools: for the next call, and for a last call of the same size.
 
-        If a cache served the last call, it is expected to serve the next one, but not the final one, which offers no tools.
+        If a cache served the last call, it is expected to serve the next one, but not the final one, which may show no tools.
         Without a `reply_reserve`, as under version 1 of the policy, the model may always continue.
         """
         reserve, most = self._limits.reply_reserve, self._limits.results_budget

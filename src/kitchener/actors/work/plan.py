@@ -168,9 +168,10 @@ def plan_acceptance(planned: tuple[str, ...], more: tuple[str, ...]) -> tuple[st
 
 
 def told_criteria(instructions: str, acceptance: Sequence[str], unmet: Sequence[str] = ()) -> str:
-    """Returns the instructions of a reply with its acceptance criteria, and on a retry with those that the last reply failed.
+    """Returns what a model is told of a reply, with its criteria, and on a retry with those that the last reply failed.
 
-    The criteria are part of the instructions, so that users' prompt packs need no field for them.
+    `instructions` are what it is told besides: requirements of this reply, or up to version 11 the instructions of its class.
+    Prompt packs need no place for either.
     """
     parts = [instructions] if instructions else []
     parts.append("The reply is accepted only if it meets each of these criteria:\n" + _listed(acceptance))
@@ -180,7 +181,7 @@ def told_criteria(instructions: str, acceptance: Sequence[str], unmet: Sequence[
 
 
 def told_output(instructions: str, schema: str) -> str:
-    """Returns the instructions of a reply that must be an object of this JSON schema. They work with every prompt pack."""
+    """Returns what a model is told of a reply that must be an object of this schema. `instructions`: see `told_criteria`."""
     asked = (
         "This reply is read by a program. When you ask for no tool, answer with one JSON object that fits this JSON schema, and"
         f" with nothing else, without a code fence:\n{schema}"
@@ -189,7 +190,10 @@ def told_output(instructions: str, schema: str) -> str:
 
 
 def told_refusal(instructions: str, problem: str, refused: Literal["object", "reply"] = "object") -> str:
-    """Returns the instructions of a retry, with what was wrong with the last object or reply, in a data block."""
+    """Returns what a model is told of a retry, with what was wrong with the last object or reply, in a data block.
+
+    `instructions`: see `told_criteria`.
+    """
     told = f"The last {refused} was refused. What is wrong with it stands in this data block:\n{problem}"
     return f"{instructions}\n\n{told}" if instructions else told
 

@@ -34,6 +34,10 @@ _KINDS: Final[Mapping[SourceKind, str]] = {
 }
 
 
+ArgumentProblem = Callable[[str, Mapping[str, object]], str | None]
+"""Returns what was wrong with the arguments of a call of a tool, when it was recorded; None: nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceChange:
     """A source that differs from the recorded one of a turn."""
@@ -88,7 +92,7 @@ class RecordedSources:
         found = {name: text for (kind, name), text in self.texts.items() if kind == "attention_template"}
         return tuple(AttentionTemplate.model_validate_json(found[name]) for name in sorted(found))
 
-    def tools(self, problem: Callable[[], str | None]) -> ToolRegistry:
+    def tools(self, problem: ArgumentProblem) -> ToolRegistry:
         """The recorded tools, which cannot run; see `DefinedTool`."""
         known = [(each["built_in"], DefinedTool(each, problem)) for each in self.tool_definitions()]
         return ToolRegistry(
@@ -114,12 +118,12 @@ class DefinedTool:
 
     Args:
         definition: as recorded
-        problem: the fault in the arguments of the next recorded call; None: there was none
+        problem: says what its own check found in the arguments of a recorded call
     """
 
     is_async, timeout_s = True, None
 
-    def __init__(self, definition: ToolDefinition, problem: Callable[[], str | None]) -> None:
+    def __init__(self, definition: ToolDefinition, problem: ArgumentProblem) -> None:
         identity = ToolIdentity.of(definition)
         self.tool_id, self.policy_name, self.source = identity.tool_id, identity.policy_name, identity.source
         self.traits, self.requires_approval = identity.traits, identity.requires_approval
@@ -131,7 +135,7 @@ class DefinedTool:
 
     def bind(self, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """Returns the arguments, or the problem that the function's own check found in them when the call was recorded."""
-        return self._problem() or dict(arguments)
+        return self._problem(self.tool_id, arguments) or dict(arguments)
 
     def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
         """Raises RuntimeError, because nothing can be called."""

@@ -18,13 +18,16 @@ from kitchener.gateway.providers.chat_completions.chat_endpoint import (
     REMEMBERED_VALUES,
     ChatEndpoint,
     RefusedFields,
+    left_out_by,
     marked_models_of,
 )
+from kitchener.gateway.providers.chat_completions.request_body import request_body
 from kitchener.records.prompt import Message, TextPiece, ToolSpec, ToolUse, Usage
 from tests.gateway.asking import ask
 from tests.gateway.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
 from tests.gateway.fake_server import Answer, completion, error, events, fake_server
 from tests.gateway.secured_server import secured
+from tests.logs import captured_logs
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 TOOL = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
@@ -102,6 +105,68 @@ async def test_a_model_that_calls_tools_although_it_must_not_is_shown_none_from_
     assert ["tools" in hit.body for hit in server.hits] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("base_url", "shows"),
+    [
+        ("https://api.mistral.ai/v1", False),
+        ("https://openrouter.ai/api/v1", True),
+        ("https://mistral.ai.example/v1", True),
+        ("http://notmistral.ai/v1", True),
+    ],
+)
+async def test_mistral_is_shown_no_tools_where_none_may_be_called(base_url: str, shows: bool) -> None:
+    """It answers with broken text otherwise."""
+    without = left_out_by(ProviderConfig(base_url=base_url, model="m"))
+    body = orjson.loads(request_body(ask(tools=(TOOL,), tool_choice="none"), "it", "m", streams=False, without=without))
+    assert ("tools" in body, "tool_choice" in body) == (shows, shows)
+    body = orjson.loads(request_body(ask(tools=(TOOL,)), "it", "m", streams=False, without=without))
+    assert "tools" in body
+
+
+async def test_a_model_that_goes_on_calling_tools_is_logged_once() -> None:
+    """A model sees calls in its history, and some call again although no tool is described."""
+    calls = [{"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    with captured_logs() as logs:
+        async with endpoint(*[message(tool_calls=calls)] * 3) as (_, provider):
+            for _each in range(3):
+                await provider.complete(ask(tools=(TOOL,), tool_choice="none"))
+    assert len([each for each in logs if each["event"] == "model refuses fields"]) == 1
+
+
+async def test_a_vendor_that_refuses_calls_of_undescribed_tools_is_shown_the_tools_of_a_model_that_called_one() -> None:
+    """One reply in which the model calls a tool although it must not leaves the last call of every other reply usable."""
+    calls = [{"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    refusal = error(400, "Requests which include `tool_use` or `tool_result` blocks must define tools")
+    asked = Message("assistant", "", tool_uses=(ToolUse("tu-1", "look", {}),))
+    said = (Message("user", "Look!"), asked, Message("tool", "nothing", tool_use_id="tu-1", tool_id="look"))
+    script = (message(tool_calls=calls), refusal, *[completion("Hi.")] * 3)
+    async with endpoint(*script) as (server, provider):
+        await provider.complete(ask(tools=(TOOL,), tool_choice="none"))
+        for messages in (said, said, said[:1]):
+            await provider.complete(ask(messages=messages, tools=(TOOL,), tool_choice="none"))
+    assert ["tools" in hit.body for hit in server.hits] == [True, False, True, True, False]
+    assert [hit.body.get("tool_choice") for hit in server.hits] == ["none", None, "none", "none", None]
+
+
+async def test_a_vendor_may_refuse_both_the_choice_of_no_tool_and_calls_of_undescribed_tools() -> None:
+    said = (Message("user", "Look!"), Message("assistant", "", tool_uses=(ToolUse("tu-1", "look", {}),)))
+    refusals = error(400, "tool_choice is not supported"), error(400, "Requests with toolUse must define toolConfig")
+    async with endpoint(*refusals, *[completion("Hi.")] * 2) as (server, provider):
+        for _ in range(2):
+            await provider.complete(ask(messages=said, tools=(TOOL,), tool_choice="none"))
+    asked = [("tools" in hit.body, hit.body.get("tool_choice")) for hit in server.hits]
+    assert asked == [(True, "none"), (False, None), (True, None), (True, None)]
+
+
+async def test_an_error_about_tools_of_which_none_was_left_out_stands() -> None:
+    said = (Message("user", "Look!"), Message("assistant", "", tool_uses=(ToolUse("tu-1", "look", {}),)))
+    async with endpoint(error(400, "tool_use ids must have results"), error(400, "tools: missing")) as (server, provider):
+        for tools in ((TOOL,), ()):
+            with pytest.raises(ProviderError, match="bad_request"):
+                await provider.complete(ask(messages=said, tools=tools, tool_choice="none"))
+    assert len(server.hits) == 2
+
+
 async def test_a_server_that_refuses_the_choice_of_no_tool_is_shown_no_tools() -> None:
     async with endpoint(error(400, "tool_choice: 'none' is not supported"), *[completion("Hi.")] * 2) as (server, provider):
         for _ in range(2):
@@ -146,6 +211,7 @@ async def test_the_session_is_the_key_of_the_prompt_cache_where_it_is_known_to_b
     [
         ("https://openrouter.ai/api/v1", "auto", "anthropic/"),
         ("https://openrouter.ai/api/v1", "on", "anthropic/"),
+        ("https://eu.openrouter.ai/api/v1", "auto", "anthropic/"),
         ("https://openrouter.ai/api/v1", "off", None),
         ("https://notopenrouter.ai/api/v1", "auto", None),
         ("https://openrouter.ai.example/v1", "auto", None),
@@ -172,6 +238,14 @@ async def test_marks_end_the_stable_parts_of_a_prompt(setting: str) -> None:
     expected = [["Be brief."], ["Be brief.", "Yes, it is."], ["Be brief.", "Yes, it is.", "six"]]
     assert [_marked(hit.body) for hit in server.hits] == (expected if setting == "marks" else [[], [], []])
     assert [_texts(hit.body) for hit in server.hits] == [[each.content for each in messages] for messages in asked]
+
+
+async def test_no_mark_ends_an_empty_text() -> None:
+    """Anthropic refuses it. A prompt pack without instructions has an empty system message."""
+    said = (Message("system", ""), Message("user", "Hi."), Message("assistant", "Hello."), Message("user", "And?"))
+    async with endpoint(completion("Yes."), prompt_cache="marks") as (server, provider):
+        await provider.complete(ask(messages=said))
+    assert _marked(server.hits[0].body) == ["Hello."]
 
 
 def _marked(body: dict[str, Any]) -> list[str]:

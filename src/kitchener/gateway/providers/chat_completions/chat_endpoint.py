@@ -21,7 +21,13 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer, parsed_json
 from kitchener.gateway.providers.chat_completions.answer_reader import AnswerReader
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS, connection_failure
-from kitchener.gateway.providers.chat_completions.request_body import ExtendedBody, OptionalField, request_body
+from kitchener.gateway.providers.chat_completions.request_body import (
+    ExtendedBody,
+    OptionalField,
+    has_calls,
+    request_body,
+    shows_tools,
+)
 from kitchener.gateway.providers.chat_completions.token_counts import TokenCounts
 from kitchener.gateway.providers.chat_completions.transport import (
     ChatTransport,
@@ -39,7 +45,8 @@ from kitchener.records.prompt import NO_TOOL_CHOICE, PromptRequest, PromptRespon
 AFTER_END_S: Final = 0.5
 """Longest wait for the end of a connection's answer after its last event, seconds."""
 OPENAI_HOSTS: Final = ("api.openai.com", "openai.azure.com")
-_OPENROUTER: Final = "openrouter.ai"
+_OPENROUTER: Final = ".openrouter.ai"
+_MISTRAL: Final = ".mistral.ai"
 _MARKED_MODELS: Final = "anthropic/"
 """How OpenRouter's names of models begin whose cache needs marks."""
 
@@ -105,8 +112,8 @@ class ChatEndpoint:
         transport: the connections to the endpoint
         model_id: the model of requests that name none; None: such requests fail
         redaction: removes the API key from answers and error texts
-        is_openai: whether it is OpenAI's own endpoint, whose models take images, and `max_completion_tokens` only
-        keys_cache: whether requests name their session as `prompt_cache_key`
+        media_types: the types of images and files that its models take
+        left_out: optional fields that no request has from the start
         marked_models: how the names of models begin whose prompts get marks for their cache; None: no model's
         fields: what the settings add to the body of every request
     """
@@ -118,21 +125,16 @@ class ChatEndpoint:
         *,
         model_id: str | None,
         redaction: Redaction,
-        is_openai: bool,
-        keys_cache: bool,
+        media_types: tuple[str, ...],
+        left_out: frozenset[OptionalField],
         marked_models: str | None,
         fields: Mapping[str, object],
     ) -> None:
         self._provider_id, self._transport, self._model_id, self._redaction = provider_id, transport, model_id, redaction
         self._counts, self._marked_models = TokenCounts(provider_id), marked_models
-        left_out: dict[OptionalField, bool] = {
-            "max_tokens": is_openai,
-            "prompt_cache_key": not keys_cache,
-            "temperature": "temperature" in fields,
-        }
         self._body = ExtendedBody(fields) if fields else request_body
-        self._refused = RefusedFields(provider_id, frozenset(field for field, is_left_out in left_out.items() if is_left_out))
-        self.traits = ProviderTraits(model_id=model_id, media_types=ALL_CONTENT if is_openai else TEXT_FILES)
+        self._refused = RefusedFields(provider_id, left_out)
+        self.traits = ProviderTraits(model_id=model_id, media_types=media_types)
 
     def __repr__(self) -> str:
         return f"ChatEndpoint({self._provider_id!r}, model_id={self._model_id!r})"
@@ -206,7 +208,7 @@ class ChatEndpoint:
             try:
                 answer = await self._transport.post(content)
             except StatusError as error:
-                field = _refused_field(error, content)
+                field = _refused_field(error, content) or _refused_form(error, request, without)
                 if field is None or field in without:  # a field that the settings add is not left out
                     raise
                 without = without | {field}
@@ -219,7 +221,9 @@ class ChatEndpoint:
     def _learned(self, request: PromptRequest, response: PromptResponse) -> PromptResponse:
         """Remembers a model that calls tools although it must not, so that it is shown none where it must not call any."""
         if response.tool_uses and request.tool_choice == NO_TOOL_CHOICE:
-            self._refused.add(request.model_id or self._model_id or "", request, frozenset(("tool_choice",)))
+            model = request.model_id or self._model_id or ""
+            if "uncalled_tools" not in self._refused.of(model, request):  # a model that goes on calling is logged once
+                self._refused.add(model, request, frozenset(("uncalled_tools",)))
         return response
 
     @property
@@ -285,6 +289,13 @@ def _refused_field(error: StatusError, content: bytes) -> OptionalField | None:
     return None
 
 
+def _refused_form(error: StatusError, request: PromptRequest, without: frozenset[OptionalField]) -> OptionalField | None:
+    """Returns `undescribed_calls` if an error can be about calls whose tools a request left out; None: it is not."""
+    left_out = bool(request.tools) and has_calls(request) and not shows_tools(request, without)
+    is_about_tools = error.status in (400, 422) and "tool" in told_by(error.status, error.body).lower()
+    return "undescribed_calls" if left_out and is_about_tools else None
+
+
 def _words_for(field: OptionalField) -> tuple[str, ...]:
     return _NAMES.get(field, (field,))
 
@@ -306,25 +317,42 @@ async def open_chat_endpoint(provider_id: str, config: ProviderConfig, sent: Sen
     Raises:
         ConfigError: the key, the proxy or the certificates cannot be used
     """
-    redaction, is_openai = sent.redaction(), is_of_openai(config.base_url or "")
+    redaction = sent.redaction()
     async with open_transport(provider_id, config, sent, redaction) as transport:
         yield ChatEndpoint(
             provider_id,
             transport,
             model_id=config.model,
             redaction=redaction,
-            is_openai=is_openai,
-            keys_cache=config.prompt_cache == "on" or (config.prompt_cache == "auto" and is_openai),
+            media_types=ALL_CONTENT if is_of_openai(config.base_url or "") else TEXT_FILES,
+            left_out=left_out_by(config),
             marked_models=marked_models_of(config),
             fields=config.request_fields,
         )
+
+
+def left_out_by(config: ProviderConfig) -> frozenset[OptionalField]:
+    """The optional fields that no request to an endpoint has from the start.
+
+    OpenAI's own takes `max_completion_tokens` only. Mistral's own, told that none of the described tools may be called, answers
+    with broken text, as its adapter in the library `pydantic-ai` says.
+    """
+    is_openai, host = is_of_openai(config.base_url or ""), urlsplit(config.base_url or "").hostname or ""
+    keys_cache = config.prompt_cache == "on" or (config.prompt_cache == "auto" and is_openai)
+    left_out: dict[OptionalField, bool] = {
+        "max_tokens": is_openai,
+        "prompt_cache_key": not keys_cache,
+        "temperature": "temperature" in config.request_fields,
+        "uncalled_tools": host.endswith(_MISTRAL),
+    }
+    return frozenset(field for field, is_left_out in left_out.items() if is_left_out)
 
 
 def marked_models_of(config: ProviderConfig) -> str | None:
     """How the names of models begin whose prompts get marks for their cache; "": all models; None: none."""
     if config.prompt_cache == "marks":
         return ""
-    is_openrouter = urlsplit(config.base_url or "").hostname == _OPENROUTER
+    is_openrouter = f".{urlsplit(config.base_url or '').hostname}".endswith(_OPENROUTER)
     return _MARKED_MODELS if is_openrouter and config.prompt_cache != "off" else None
 
 

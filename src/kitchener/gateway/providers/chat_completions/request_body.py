@@ -23,8 +23,12 @@ OptionalField = Literal[
     "reasoning",
     "reasoning_details",
     "extra_content",
+    "uncalled_tools",
+    "undescribed_calls",
 ]
-"""A field that some endpoints or models refuse. Without `tool_call_id`, tool requests get ids that Mistral takes, too."""
+"""A field, or a form of a request, that some endpoints or models refuse. Without `tool_call_id`, tool requests get ids that
+Mistral takes, too. Without `uncalled_tools`, a request describes no tools where none may be called; without
+`undescribed_calls`, it does all the same if calls are in its messages."""
 _SHORT_ID: Final = 9
 """Characters of an id, letters and digits, that Mistral takes. It refuses those of other providers, after a fallback."""
 THOUGHTS: Final[tuple[OptionalField, ...]] = ("reasoning_content", "reasoning")
@@ -59,7 +63,7 @@ def request_body(
         model: its model
         streams: whether the answer comes as a stream of events
         without: fields that this model refuses; in place of `max_tokens`, it gets the newer `max_completion_tokens`,
-            in place of the ids of tool requests short ones, and in place of a choice of no tool no tools
+            in place of the ids of tool requests short ones, and in place of a choice of no tool no tools; see `shows_tools`
         marks_cache: whether the stable part of the prompt ends with marks for the cache of a vendor that needs them
     """
     messages = [_message(each, provider_id, without) for each in request.messages]
@@ -72,16 +76,29 @@ def request_body(
         body["temperature"] = request.temperature
     if streams and "stream_options" not in without:
         body["stream_options"] = {"include_usage": True}
-    takes_choice = "tool_choice" not in without
-    if request.tools and (takes_choice or request.tool_choice != NO_TOOL_CHOICE):
+    if shows_tools(request, without):
         body["tools"] = [_tool(each) for each in request.tools]
-        if takes_choice:
+        if "tool_choice" not in without:
             body["tool_choice"] = _tool_choice(request.tool_choice)
     if request.output_schema is not None and "response_format" not in without:
         body["response_format"] = _response_format(request.output_schema)
     if "prompt_cache_key" not in without:
         body["prompt_cache_key"] = request.session_id
     return orjson.dumps(body)
+
+
+def shows_tools(request: PromptRequest, without: Collection[OptionalField]) -> bool:
+    """Whether the body of a request describes its tools; the arguments are those of `request_body`."""
+    if not request.tools or request.tool_choice != NO_TOOL_CHOICE:
+        return bool(request.tools)
+    if "undescribed_calls" in without and has_calls(request):
+        return True
+    return "tool_choice" not in without and "uncalled_tools" not in without
+
+
+def has_calls(request: PromptRequest) -> bool:
+    """Whether the messages of a request have calls of tools."""
+    return any(each.tool_uses for each in request.messages)
 
 
 class ExtendedBody:
@@ -118,7 +135,7 @@ def _stable_ends(messages: Sequence[Message]) -> set[int]:
 
 
 def _mark(message: dict[str, object]) -> None:
-    if isinstance(text := message["content"], str):
+    if isinstance(text := message["content"], str) and text.strip():  # Anthropic refuses a mark on an empty text
         message["content"] = [{**_text(text), "cache_control": {"type": "ephemeral"}}]
 
 
