@@ -47,8 +47,8 @@ _REPAIR: Final = (
 # The first prompt contains the schema. A small model that reads it twice copies its descriptions as values.
 _ASKED_REPAIR: Final = (
     "Your last answer cannot be used. What is wrong with it stands in the data block:\n{problem}\n\n"
-    "Answer again, with the JSON object that the instructions ask for and nothing else. Its values come from the conversation,"
-    " not from the schema."
+    "Answer again, with the JSON object that {asked} and nothing else. Its values come from the conversation, not from the"
+    " schema."
 )
 
 
@@ -184,7 +184,7 @@ class HO1Executor:
             response = await self._last_answer(run, contract, variables, messages, pages)
         output = _checked(contract, response, plain_text=run.makes_reply)
         if isinstance(output, str):
-            repair = _repair(contract, fence(wo.turn_id, output))
+            repair = _repair(contract, fence(wo.turn_id, output), self._policy_version)
             messages += [Message("assistant", _as_text(response)), Message("user", repair)]
             return await self._repaired(run, contract, variables, messages, pages)
         return output
@@ -305,15 +305,17 @@ def _checked(contract: CompiledContract, response: PromptResponse, *, plain_text
     return problem if problem is not None else (output, data)
 
 
-def _repair(contract: CompiledContract, problem: str) -> str:
+def _repair(contract: CompiledContract, problem: str, policy_version: int) -> str:
     """The message that asks for another answer.
 
     Args:
         contract: says which object the answer must be
         problem: what is wrong with the last answer, fenced
+        policy_version: version of the rules that the turn follows. Up to version 11, the instructions hold the schema
     """
     if contract.is_asked:
-        return _ASKED_REPAIR.format(problem=problem)
+        asked = "was asked for" if policy_version > 11 else "the instructions ask for"
+        return _ASKED_REPAIR.format(problem=problem, asked=asked)
     return _REPAIR.format(problem=problem, schema=json.dumps(contract.output_schema, ensure_ascii=False))
 
 
