@@ -226,6 +226,9 @@ class WorkOrder(_Replaceable):
     """The output; validated by the contract's output schema; None: there is none."""
     output_hash: str | None = None
     """The hash of the output, as the executor took it; None: there is no output, or another executor gave none."""
+    is_cut: bool = False
+    """Whether the model's last answer is only a beginning: it reached its limit of output tokens, or a filter of its provider
+    stopped it."""
     error: WorkOrderError | None = None
     """Why it failed; None: it did not fail."""
     cost: Cost = Cost()
@@ -279,9 +282,12 @@ class WorkOrder(_Replaceable):
         """Returns the work order as being executed by HO1."""
         return self._moved("executing")
 
-    def completed(self, output_result: dict[str, Any], cost: Cost, at: str, output_hash: str | None = None) -> Self:
+    def completed(
+        self, output_result: dict[str, Any], cost: Cost, at: str, output_hash: str | None = None, *, is_cut: bool = False
+    ) -> Self:
         """Returns the work order with its output, and the hash of the output where it is known."""
-        return self._moved("completed", output_result=output_result, cost=cost, completed_at=at, output_hash=output_hash)
+        found = {"output_result": output_result, "output_hash": output_hash, "is_cut": is_cut}
+        return self._moved("completed", cost=cost, completed_at=at, **found)
 
     def failed(self, error: WorkOrderError, cost: Cost | None = None, at: str | None = None) -> Self:
         """Returns the work order as failed, with the error."""

@@ -132,7 +132,7 @@ class HO1Executor:
         output_hash = run.output_hash(output_bytes)
         if records_life_cycle:
             await run.record_completed(output_hash, cost)
-        return work_order.completed(value, cost, self._timestamps.render(now_us), output_hash)
+        return work_order.completed(value, cost, self._timestamps.render(now_us), output_hash, is_cut=run.tally.is_cut)
 
     async def _run_tool(self, run: Execution, wo: WorkOrder) -> _Output | WaitingCalls:
         """Runs the tool that HO2 chose and returns its output."""

@@ -4,7 +4,7 @@ This module records nothing and makes no calls. Explained in `docs/work-orders.m
 """
 
 from kitchener.actors.executor.shown_results import ShownResult
-from kitchener.records.prompt import RULES_MODEL, PromptResponse
+from kitchener.records.prompt import CUT_SHORT, RULES_MODEL, PromptResponse
 from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
 from kitchener.records.work_order import NO_COST, Constraints, Cost
 
@@ -28,15 +28,18 @@ class CostTally:
         "_started_us",
         "_tool_ids",
         "_window_tokens",
+        "is_cut",
         "llm_calls",
     )
 
+    is_cut: bool
+    """Whether the last answer is only a beginning."""
     llm_calls: int
     """Model calls with an answer."""
 
     def __init__(self, limits: Constraints, started_us: int) -> None:
         self._limits, self._started_us = limits, started_us
-        self.llm_calls = 0
+        self.is_cut, self.llm_calls = False, 0
         self._input_tokens = self._output_tokens = self._cached_tokens = 0
         self._window_tokens = self._fresh_tokens = self._results_tokens = 0
         self._tool_ids: list[str] = []
@@ -44,7 +47,7 @@ class CostTally:
 
     def add_answer(self, response: PromptResponse) -> None:
         """Adds what an answered call has used. An answer of the rules counts as no model call."""
-        usage = response.usage
+        usage, self.is_cut = response.usage, response.finish_reason in CUT_SHORT
         self.llm_calls += response.model_id != RULES_MODEL
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens

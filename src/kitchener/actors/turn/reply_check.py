@@ -4,7 +4,6 @@ The rules of the quality gate are in `actors/work/quality.py`. `turn.py` makes t
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 
 from kitchener.actors.executor.answers import OUTPUT_KEY
@@ -29,7 +28,6 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.output_schema import OutputSchema
-from kitchener.records.prompt import CUT_SHORT
 from kitchener.records.turn import TextRetracted, TurnError, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
@@ -231,18 +229,6 @@ def closing_tool(trace: Sequence[StoredEntry], closing: Collection[str]) -> str 
     """
     calls = [payload_as(ToolCallPayload, e.payload) for e in reversed(trace) if closing and e.entry_type == events.TOOL_CALL]
     return next((each["tool_id"] for each in calls if each["tool_id"] in closing and "result" in each), None)
-
-
-def is_truncated(trace: Sequence[StoredEntry], wo_id: str) -> bool:
-    """Whether the text of the last answer of a work order is only a beginning: the model reached its limit of output tokens, or
-    a filter of its provider stopped it.
-
-    Args:
-        trace: the executor's entries of the turn
-        wo_id: the work order
-    """
-    calls = (e for e in reversed(trace) if e.entity_id == wo_id and e.entry_type == events.LLM_CALL)
-    return any(payload_as(ModelCallPayload, e.payload)["finish_reason"] in CUT_SHORT for e in islice(calls, 1))
 
 
 async def _ask_verifier(

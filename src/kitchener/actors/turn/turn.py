@@ -24,7 +24,6 @@ from kitchener.actors.turn.reply_check import (
     apology_after,
     as_rejected,
     closing_tool,
-    is_truncated,
     judge_reply,
     results_of,
     said_beside_calls,
@@ -351,7 +350,7 @@ class Turn:
                 for failed in rejected:
                     await chain.supersede(failed, wo)
                 self._output = wo.output_result
-                is_cut = self._call.output is None and is_truncated(chain.trace, wo.wo_id)
+                is_cut = self._call.output is None and wo.is_cut
                 return Reply(str(wo.output_result["response_text"]), None, truncated=is_cut)
             rejected.append(wo := await as_rejected(wo, verdict, chain, self._update))
             apology = await apology_after(self._services, chain, rejected, verdict)
