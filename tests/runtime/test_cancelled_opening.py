@@ -12,7 +12,7 @@ import pytest
 from kitchener import open_runtime
 from kitchener.config import HO2Config, RuntimeConfig
 from kitchener.runtime import Runtime
-from tests.test_worker_calls import in_all_ways
+from tests.lanes.test_thread_calls import in_all_ways
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar, cast
 
 import anyio
 
-from kitchener.worker_calls import to_end_in_thread
+from kitchener.lanes.thread_calls import to_end_in_thread
 
 T = TypeVar("T")
 _MOST: Final = 64

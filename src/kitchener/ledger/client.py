@@ -26,6 +26,7 @@ from kitchener.errors import (
     StaleHead,
 )
 from kitchener.ids import EntryId
+from kitchener.lanes.thread_calls import in_own_task, opened_in_thread
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.fork_guard import watch
 from kitchener.ledger.format.lines import (
@@ -51,7 +52,6 @@ from kitchener.records.ref import Ref
 from kitchener.sealing import Sealer
 from kitchener.signing import load_signer
 from kitchener.times import iso_of
-from kitchener.worker_calls import in_own_task, opened_in_thread
 
 _log = get_logger(__name__)
 _CLOSE_SECONDS: Final = 30.0

@@ -14,6 +14,7 @@ from typing import TypeVar
 import anyio
 
 from kitchener.errors import LedgerDamaged, LedgerPathError
+from kitchener.lanes.thread_calls import in_own_task, opened_in_thread
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.scan import ledger_id_of, verify_range
 from kitchener.ledger.disk.volume import open_volume
@@ -30,7 +31,6 @@ from kitchener.ledger.write.journal import check_seen, holds
 from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
 from kitchener.small_files import is_there
-from kitchener.worker_calls import in_own_task, opened_in_thread
 
 _log = get_logger(__name__)
 T = TypeVar("T")

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import anyio
 
 from kitchener.errors import CallerError, LedgerClosed, LedgerError
+from kitchener.lanes.thread_calls import to_end_in_thread
 from kitchener.ledger.batched_questions import BatchedQuestions
 from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import NO_END, IndexKeys, Mark, StoredEntry
@@ -23,7 +24,6 @@ from kitchener.ledger.index.tail import other_key, session_key
 from kitchener.ledger.verify.verification import VerifyReport, nothing_read, verify_part
 from kitchener.records.index_keys import imported_entry_key
 from kitchener.records.ref import Ref
-from kitchener.worker_calls import to_end_in_thread
 
 T = TypeVar("T")
 _BATCH_ENTRIES: Final = 256

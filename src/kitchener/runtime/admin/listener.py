@@ -15,6 +15,7 @@ from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup, 
 from kitchener.cancellation import start_apart
 from kitchener.config import AdminConfig
 from kitchener.errors import AdminUnanswered, AdminUnavailable, KitchenerError
+from kitchener.lanes.thread_calls import opened_in_thread
 from kitchener.logs import get_logger
 from kitchener.runtime.admin import socket_place
 from kitchener.runtime.admin.operation import AdminRoot, Operation
@@ -29,7 +30,6 @@ from kitchener.runtime.admin.wire import (
     parse_request,
     read_frame,
 )
-from kitchener.worker_calls import opened_in_thread
 
 _log = get_logger(__name__)
 _MAX_CONNECTIONS: Final = 8

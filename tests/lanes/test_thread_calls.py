@@ -12,8 +12,8 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
+from kitchener.lanes.thread_calls import in_own_task, opened_in_thread, to_end_in_thread
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader
-from kitchener.worker_calls import in_own_task, opened_in_thread, to_end_in_thread
 
 CANCELLING: dict[str, list[str]] = {"asyncio": ["scope", "task", "task twice"], "trio": ["scope"]}
 WAYS = [pytest.param((loop, {}), how, id=f"{loop}-{how}") for loop, ways in CANCELLING.items() for how in ways]
