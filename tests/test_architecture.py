@@ -640,6 +640,16 @@ def test_payloads_are_read_through_the_shape_of_their_type() -> None:
     assert {each if (module := each.partition(": ")[0]) not in whole else module for each in found} == READ_UNTYPED.keys()
 
 
+def test_outputs_are_read_through_the_shape_of_their_type() -> None:
+    """`wo.output_as(Classification)` gives the fields of a completed work order's output their types."""
+    found = {
+        relative(path)
+        for path, each in nodes_where("output_result")
+        if isinstance(each, ast.Attribute) and each.attr == "output_result"
+    }
+    assert found == {"src/kitchener/records/work_order.py"}
+
+
 def untyped_reads(function: ast.AST) -> Iterator[str]:
     """What a function reads by a literal name from a payload that has no shape."""
     raw = set(raw_names(function))

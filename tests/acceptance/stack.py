@@ -25,6 +25,7 @@ from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records.entries import FinishReason
 from kitchener.records.events import SEALING_CHANGED, SOURCE_RECORDED
 from kitchener.records.index_keys import index_keys
+from kitchener.records.outputs import Classification
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import Cost, WorkOrder
@@ -32,7 +33,7 @@ from kitchener.runtime import Runtime, open_runtime
 from kitchener.telemetry.port import Telemetry
 from kitchener.testing import ScriptedProvider
 
-QUESTION: Mapping[str, Any] = {"speech_act": "question", "ambiguity": "low", "labels": {}, "confidence": 0.9}
+QUESTION: Classification = {"speech_act": "question", "ambiguity": "low", "labels": {}, "confidence": 0.9}
 AT = "2026-01-01T00:00:00.000000+00:00"
 COST = Cost(input_tokens=7, output_tokens=3, llm_calls=1)
 

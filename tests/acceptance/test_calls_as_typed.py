@@ -25,6 +25,7 @@ from kitchener.ids import EntryId
 from kitchener.ledger import LedgerClient, LedgerEntry, compute_trace_hash, open_ledgers
 from kitchener.memory import compute_artifact_id, select_biases
 from kitchener.records.entries import IntentDeclaredPayload, payload_as
+from kitchener.records.outputs import Classification
 from kitchener.records.turn import ConsolidationCandidate, ConsolidationCandidates
 from kitchener.records.work_order import Cost
 from kitchener.testing import FakeClock
@@ -292,7 +293,7 @@ def test_verdicts_and_budgets_are_plain_calls() -> None:
 
 def test_a_message_decides_about_an_intent_without_a_session() -> None:
     """A pure function of what a model said."""
-    said = {"intent_relation": "continue", "candidate_objective": "the roof", "confidence": 0.9}
+    said: Classification = {"intent_relation": "continue", "candidate_objective": "the roof", "confidence": 0.9}
     session = SessionIntents("SES-00000001", "T-00000001-000001", {})
     decision = resolve_intent_transition(
         None, said, Ruleset(intent_mode="classified"), message="which tiles?", session_intents=session

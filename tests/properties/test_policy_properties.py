@@ -223,7 +223,7 @@ classifications = st.fixed_dictionaries(
 
 @given(classifications, st.sets(st.sampled_from(["look", "send"])), st.integers(-1, 5), st.integers(1, events.POLICY_VERSION))
 def test_a_plan_is_never_longer_than_the_room_and_runs_only_what_is_allowed(
-    classification: Mapping[str, Any], allowed: set[str], room: int, version: int
+    classification: Any, allowed: set[str], room: int, version: int
 ) -> None:
     plan = plan_chain(classification, allowed=allowed, read_only=allowed & {"look"}, room=room, policy_version=version)
     if plan.tool_request is not None:
@@ -255,7 +255,7 @@ outputs = st.none() | st.dictionaries(st.sampled_from(["response_text", "error",
 
 
 @given(outputs, criteria)
-def test_the_gate_has_a_verdict_with_a_reason_on_everything(output: dict[str, Any] | None, wanted: list[str]) -> None:
+def test_the_gate_has_a_verdict_with_a_reason_on_everything(output: Any, wanted: list[str]) -> None:
     gate = QualityGate(HO2Config())
     verdict = gate.verify(output, wanted, "WO-1")
     assert verdict.decision in ("accept", "reject")

@@ -6,7 +6,6 @@ turn continues without a memory that fails. Explained in `docs/memory.md`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from kitchener.actors.attention.attention_context import ContextFragment
@@ -132,7 +131,7 @@ class TurnMemory:
 
     def namespace_of(self, subject_id: str) -> str:
         """The memory namespace of a subject."""
-        return _namespace(self.agent_class, subject_id)
+        return memory_namespace(self.agent_class, subject_id)
 
     async def recall(
         self, subject_id: str, labels: Mapping[str, str], turn_ts: str, positions: Mapping[str, int]
@@ -177,9 +176,6 @@ class TurnMemory:
         ]
         crossed = (self.memory.stored_id(gate.signal_id, namespace=namespace) for gate in gates if gate.crossed)
         return OpenGates(namespace, tuple(crossed), gate_ts, positions)
-
-
-_namespace = lru_cache(4_096)(memory_namespace)  # saves 1 % of a turn's bytecodes in `benchmarks.steps --memory`
 
 
 def _both_spellings(label: str) -> tuple[str, ...]:

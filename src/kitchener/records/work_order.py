@@ -6,7 +6,7 @@ the table of legal transitions. `docs/work-orders.md` explains the states.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -15,9 +15,12 @@ from pydantic_core.core_schema import CoreSchema, any_schema
 from kitchener.errors import InvalidTransition
 from kitchener.ids import SubjectId, WorkOrderId, anonymous_subject, work_order_id
 from kitchener.records.entries.work_orders import CallFailure, FailureReason, NestedCost, WorkOrderState, WorkOrderType
+from kitchener.records.outputs import output_as
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.tools.deferred_loop import ApprovalRequest, Resumption
+
+T = TypeVar("T")
 
 TRANSITIONS: dict[WorkOrderState, frozenset[WorkOrderState]] = {
     "planned": frozenset(("dispatched", "abandoned")),
@@ -273,6 +276,10 @@ class WorkOrder(_Replaceable):
             subject_id=SubjectId(subject_id) if subject_id is not None else anonymous_subject(session_id),
             **fields,
         )
+
+    def output_as(self, shape: type[T]) -> T | None:
+        """The output as a shape of `kitchener.records.outputs`, unchecked; None: the work order is not completed."""
+        return output_as(shape, self.output_result) if self.state == "completed" and self.output_result is not None else None
 
     def dispatched(self, planned_ref: Ref | None) -> Self:
         """Returns the work order as sent to HO1."""

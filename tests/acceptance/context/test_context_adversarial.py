@@ -23,6 +23,7 @@ from kitchener.context import (
 from kitchener.context.ruleset import Ruleset
 from kitchener.ids import intent_id
 from kitchener.records.entries import IntentSupersededPayload, payload_as
+from kitchener.records.outputs import Classification
 from tests.context.history import (
     ESTIMATE,
     NEWEST,
@@ -229,7 +230,7 @@ ROWS: list[tuple[str | None, dict[str, Any], str, str, list[tuple[str, str]], st
 @pytest.mark.parametrize(("active", "said", "policy", "action", "events", "serves", "flags"), ROWS)
 def test_transition_table(
     active: str | None,
-    said: dict[str, Any],
+    said: Classification,
     policy: Any,
     action: str,
     events: list[tuple[str, str]],

@@ -31,7 +31,7 @@ from tests.acceptance.stack import (
 WO = "WO-SES-00000001-002"
 
 
-def judged(output: dict[str, Any] | None, *criteria: str) -> QualityGateResult:
+def judged(output: Any, *criteria: str) -> QualityGateResult:
     """The gate's verdict on an output."""
     return QualityGate(HO2Config()).verify(output, criteria, WO)
 

@@ -14,6 +14,7 @@ from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import StoredEntry
 from kitchener.memory.signals import SignalAccumulator
 from kitchener.records import events
+from kitchener.records.outputs import LearnedOutput
 
 FIRST, LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)
 GATE_TS = "2026-01-03T00:00:00.000001+00:00"
@@ -27,7 +28,7 @@ CASE = Case(
     signals_position=7,
     evidence=SignalAccumulator("domain:packages", 3, LAST, FIRST, ("SES-0000000a", "SES-0000000b"), ("E1", "E2", "E3"), 1.0),
 )
-LESSON: Mapping[str, Any] = {
+LESSON: LearnedOutput = {
     "bias": "Comes back to packages.",
     "category": "topic_affinity",
     "salience_weight": 0.8,
@@ -78,7 +79,8 @@ def test_the_evidence_is_what_was_counted() -> None:
 
 
 def test_nothing_that_the_model_claims_about_its_evidence_is_taken() -> None:
-    claims = {
+    claims: Any = {
+        **LESSON,
         "source_event_ids": ["E9"],
         "source_signal_ids": ["domain:other"],
         "signal_id": "domain:other",
@@ -93,7 +95,7 @@ def test_nothing_that_the_model_claims_about_its_evidence_is_taken() -> None:
         "enabled": False,
         "namespace": "ADMIN/bob",
     }
-    assert overlay_of(CASE, {**LESSON, **claims}, [call(2, "{}")]) == overlay_of(CASE, LESSON, [call(2, "{}")])
+    assert overlay_of(CASE, claims, [call(2, "{}")]) == overlay_of(CASE, LESSON, [call(2, "{}")])
 
 
 def test_the_newest_call_of_the_trace_wrote_it() -> None:

@@ -18,6 +18,7 @@ from kitchener.actors.work.plan import (
 )
 from kitchener.config import HO2Config
 from kitchener.records.entries import WorkOrderType
+from kitchener.records.outputs import Classification, RequestedTool
 from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder
 
 LOOK, SEND = "look", "send"
@@ -26,13 +27,13 @@ ARGUMENTS = {"where": "there"}
 
 
 def plan(speech_act: str, request: Any = None, *, allowed: tuple[str, ...] = (LOOK, SEND), room: int = 9) -> ChainPlan:
-    classification: dict[str, Any] = {"speech_act": speech_act}
+    classification: Classification = {"speech_act": speech_act}
     if request is not None:
         classification["tool_request"] = request
     return plan_chain(classification, allowed=allowed, read_only={LOOK} & set(allowed), room=room)
 
 
-def asks_for(tool_id: str) -> dict[str, Any]:
+def asks_for(tool_id: str) -> RequestedTool:
     return {"tool_id": tool_id, "arguments": ARGUMENTS}
 
 
@@ -114,7 +115,7 @@ def test_up_to_version_11_tools_that_may_not_be_called_were_hidden(speech_act: s
 
 
 def test_version_1_offered_no_tool_after_one_that_the_classification_asked_for() -> None:
-    asked = {"speech_act": "command", "tool_request": asks_for(SEND)}
+    asked: Classification = {"speech_act": "command", "tool_request": asks_for(SEND)}
     found = plan_chain(asked, allowed=(SEND,), read_only=(), room=9, policy_version=1)
     assert found == runs(SEND)._replace(offers_tools=False)
 

@@ -7,6 +7,7 @@ import pytest
 from kitchener import HO2Config
 from kitchener.actors import QualityGate, QualityGateResult
 from kitchener.errors import ConfigError
+from kitchener.records.outputs import ReplyOutput
 
 GATE = QualityGate(HO2Config())
 WO = "WO-SES-00000001-003"
@@ -79,7 +80,7 @@ def test_all_criteria_that_are_not_met_are_the_reason() -> None:
 
 def test_where_a_model_verifies_replies_statements_are_left_to_it() -> None:
     gate = QualityGate(HO2Config(verify_with_model=True))
-    output = {"response_text": "it is cheap"}
+    output: ReplyOutput = {"response_text": "it is cheap"}
     assert gate.verify(output, ("names the price in euros", "contains:cheap"), WO).is_accepted
     assert gate.verify(output, ("names the price in euros", "min_chars:many"), WO).unmet == ("min_chars:many",)
 

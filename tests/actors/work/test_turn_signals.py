@@ -8,6 +8,7 @@ import pytest
 from kitchener.actors.work.plan import UNCLASSIFIED
 from kitchener.actors.work.turn_signals import labels_of, signals_of, vocabulary_of
 from kitchener.records.entries import WorkOrderType
+from kitchener.records.outputs import Classification, ClassifiedLabels
 from kitchener.records.work_order import Cost, WorkOrder, WorkOrderError
 
 LOOK, SEND = "look", "send"
@@ -41,7 +42,7 @@ def ended(wo_type: WorkOrderType, *tools: str, failed: bool = False, number: int
     ],
 )
 def test_a_turn_gives_signals_of_what_was_asked_for_and_done(
-    classification: Mapping[str, Any], chain: list[WorkOrder], expected: list[str]
+    classification: Classification, chain: list[WorkOrder], expected: list[str]
 ) -> None:
     assert signals_of(classification, chain) == expected
 
@@ -65,7 +66,8 @@ def test_a_verifier_has_no_outcome_of_its_own() -> None:
 def test_what_a_turn_was_shown_gives_no_signal() -> None:
     """Only the classification's own fields count: recalled lines and instructions beside them do not."""
     beside = {"assembled_context": {"ho3_biases": ["domain:echo"]}, "domain": "echo", "instructions": "tool:echo"}
-    assert signals_of({"speech_act": "question", **beside}, [ended("synthesize")]) == ["intent:question", "outcome:success"]
+    said: Any = {"speech_act": "question", **beside}
+    assert signals_of(said, [ended("synthesize")]) == ["intent:question", "outcome:success"]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +99,9 @@ def test_a_turn_has_at_most_one_label_of_a_kind(labels: Any, expected: Mapping[s
         ({"domain": ["hiv-positive", "travel"]}, {}),
     ],
 )
-def test_labels_outside_the_vocabulary_are_none(labels: Mapping[str, Any], expected: dict[str, str]) -> None:
+def test_labels_outside_the_vocabulary_are_none(labels: ClassifiedLabels, expected: dict[str, str]) -> None:
     vocabulary = vocabulary_of({"domain": ("Travel",), "task": ()})
-    classification = {"speech_act": "question", "labels": labels}
+    classification: Classification = {"speech_act": "question", "labels": labels}
     assert labels_of(classification, vocabulary) == expected
     kinds = [each.partition(":")[0] for each in signals_of(classification, [], vocabulary)]
     assert [each for each in kinds if each in ("domain", "task")] == list(expected)

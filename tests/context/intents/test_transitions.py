@@ -31,7 +31,8 @@ from kitchener.context.intents.transitions import (
 )
 from kitchener.context.ruleset import Ruleset
 from kitchener.ids import intent_id
-from kitchener.records.entries import IntentClosedPayload, IntentDeclaredPayload, payload_as
+from kitchener.records.entries import IntentClosedPayload, IntentDeclaredPayload, IntentRelation, payload_as
+from kitchener.records.outputs import Classification
 from tests.context.history import SESSION, History
 
 TURN = "T-00000001-000007"
@@ -43,7 +44,7 @@ def session_of(history: History) -> SessionIntents:
     return SessionIntents(SESSION, TURN, history.state().intents)
 
 
-def decide(history: History, said: dict[str, Any], ruleset: Ruleset = CLASSIFIED, message: str = "hi") -> TransitionDecision:
+def decide(history: History, said: Any, ruleset: Ruleset = CLASSIFIED, message: str = "hi") -> TransitionDecision:
     active = history.resolve(ruleset).active
     decision = resolve_intent_transition(active, said, ruleset, message=message, session_intents=session_of(history))
     history.write(decision.events)
@@ -224,7 +225,7 @@ def test_a_tool_closes_the_intent_even_if_the_reply_failed() -> None:
 REOPENING = Ruleset(intent_mode="classified", admission="newest_first", continue_after_close="reopen")
 
 
-def decided(history: History, ruleset: Ruleset, relation: str = "continue") -> tuple[str, str | None]:
+def decided(history: History, ruleset: Ruleset, relation: IntentRelation = "continue") -> tuple[str, str | None]:
     found = resolve_intent_transition(
         history.resolve().active,
         {"intent_relation": relation},
@@ -275,7 +276,7 @@ def test_what_ended_in_another_way_stays_ended(ending: IntentEvent) -> None:
 
 
 def test_version_1_read_no_scope_and_let_null_fields_hide_others() -> None:
-    said = {"intent_relation": None, "intent": {"action": "supersede", "scope": "ponds"}}
+    said: Classification = {"intent_relation": None, "intent": {"action": "supersede", "scope": "ponds"}}
     assert read_suggestion(said, CLASSIFIED)[::2] == ("switch", "ponds")
     assert read_suggestion(said, FIRST_VERSION)[::2] == ("unclear", None)
 

@@ -5,7 +5,7 @@ the fragments. The turn decides whether the model sees them. Explained in `docs/
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -30,6 +30,7 @@ from kitchener.context.fold.items import Item
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records.entries import CutReason
+from kitchener.records.outputs import Classification
 
 logger = get_logger(__name__)
 
@@ -139,7 +140,7 @@ class AttentionRetriever:
         horizontal: AttentionContext,
         priority: AttentionContext,
         user_message: str,
-        classification: Mapping[str, object],
+        classification: Classification,
     ) -> AttentionContext:
         """Merges both contexts into one: `priority` first, without duplicates, cut to the token budget.
 

@@ -40,6 +40,7 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.index_keys import erased_index_key, turn_index_key
+from kitchener.records.outputs import LearnedOutput
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.work_order import WorkOrder, WorkOrderError
@@ -286,17 +287,18 @@ class Consolidator:
             return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=storable(error_text(error))))
         if done is None:
             return dispatched.failed(WorkOrderError(reason="TIMEOUT", detail="consolidation_deadline_s has passed"))
-        if done.state == "failed" or (done.state == "completed" and done.output_result is not None):
+        if done.state == "failed" or done.output_as(LearnedOutput) is not None:
             return done
         return dispatched.failed(WorkOrderError(reason="EXECUTOR", detail=f"the executor left it {done.state}"))
 
     async def _settle(self, case: Case, wo: WorkOrder, trace: Sequence[StoredEntry]) -> WorkOrder:
         """Logs the overlay and records the end of the work order. An invalid learned line fails the work order."""
-        if wo.state == "completed" and wo.output_result is not None:
+        learned = wo.output_as(LearnedOutput)
+        if learned is not None:
             # Commits the plan and the answer first, so that a crash cannot leave an overlay without a recorded work order.
             await self._services.ledgers.commit()
             try:
-                await self._memory.log_overlay(overlay_of(case, wo.output_result, trace), namespace=case.namespace)
+                await self._memory.log_overlay(overlay_of(case, learned, trace), namespace=case.namespace)
             except (CallerError, EntryRefused) as error:
                 field = f"{error.field}: " if isinstance(error, OverlayRefused) else ""
                 wo = wo.failed(WorkOrderError(reason="QUALITY_GATE", detail=storable(f"{field}{error}")))

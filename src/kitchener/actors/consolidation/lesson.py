@@ -15,6 +15,7 @@ from kitchener.memory.learned_lines import tidy
 from kitchener.memory.signals import SignalAccumulator
 from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, opened, payload_as
+from kitchener.records.outputs import LearnedOutput
 from kitchener.records.prompt import PromptResponse, Usage
 
 RECENT_EVENTS: Final = 20
@@ -49,7 +50,7 @@ class Case:
     """The counted events of the signal."""
 
 
-def overlay_of(case: Case, output: Mapping[str, object], trace: Sequence[StoredEntry]) -> dict[str, Any]:
+def overlay_of(case: Case, output: LearnedOutput, trace: Sequence[StoredEntry]) -> dict[str, Any]:
     """Builds the overlay from the model's output. Its sources are the counted events, never the model's claims.
 
     Args:

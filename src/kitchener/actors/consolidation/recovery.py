@@ -24,6 +24,7 @@ from kitchener.plain_names import origin_of
 from kitchener.records import events
 from kitchener.records.entries import ExecutionCompletedPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.index_keys import CONSOLIDATIONS_KEY
+from kitchener.records.outputs import LearnedOutput, output_as
 from kitchener.records.work_order import Cost
 from kitchener.times import iso_of
 
@@ -145,5 +146,5 @@ class ConsolidationRecovery:
             return False
         subject_id = SubjectId(str(plan.get("subject_id")))
         case = Case(namespace, subject_id, found[0].signal_id, signal_id, gate_ts, SessionId(session_id), 0, found[0])
-        await self._memory.log_overlay(overlay_of(case, output, trace), namespace=namespace)
+        await self._memory.log_overlay(overlay_of(case, output_as(LearnedOutput, output), trace), namespace=namespace)
         return True

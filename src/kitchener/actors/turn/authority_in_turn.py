@@ -6,7 +6,6 @@ question about two competing intents. In `shadow` it takes the same steps, but n
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import lru_cache
 from typing import Final
 
 import anyio.lowlevel
@@ -40,6 +39,7 @@ from kitchener.context import (
 from kitchener.context.fold.context_events import Brought
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload, TransitionStep, TurnErrorKind
+from kitchener.records.outputs import Classification
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
@@ -135,7 +135,7 @@ class TurnAuthority:
             "prior_intent_id": self._thread.prior_intent_id,
         }
 
-    async def decide(self, classification: Mapping[str, object]) -> Reply | None:
+    async def decide(self, classification: Classification) -> Reply | None:
         """Decides how the message changes the active intent. Returns a question if the policy is to ask the user."""
         thread = self._thread
         if self._is_blocked:  # only in `shadow`, which cannot ask the user: no intent was resolved
@@ -363,7 +363,7 @@ def _as_context(
     """Converts a projection into the context of a work order: its text, its fragments and the visible learned lines."""
     visible = projection.visible
     fragments = tuple(
-        [_fragment(each.item.kind, each.item.entity_id, each.tokens) for each in visible if each.item.kind != "bias"]
+        [ContextFragment(each.item.kind, each.item.entity_id, "", each.tokens) for each in visible if each.item.kind != "bias"]
     )
     lines: tuple[ContextFragment, ...] = ()
     if anchors:
@@ -372,12 +372,3 @@ def _as_context(
     used = BudgetUsed(projection.tokens_used)
     shown = AttentionContext(rendering.text, rendering.text_hash, fragments, template_id, used, lines)
     return shown._replace(stable_text=rendering.stable_text, history=rendering.history)
-
-
-@lru_cache(8_192)
-def _fragment(kind: str, entity_id: str, tokens: int) -> ContextFragment:
-    """A context fragment without its text. Cached, which saves 1.3 % of a turn's bytecodes.
-
-    Measured by `benchmarks.steps --context enforce`: most turns in one context appear again in the next.
-    """
-    return ContextFragment(kind, entity_id, "", tokens)

@@ -409,7 +409,7 @@ def _as_ended(done: object, wo: WorkOrder) -> WorkOrder:
         ExecutorError: the executor returned anything else
     """
     if isinstance(done, WorkOrder) and done.wo_id == wo.wo_id:
-        has_output = done.state == "completed" and done.output_result is not None
+        has_output = done.output_as(dict) is not None
         is_asking = done.state == "deferred" and bool(done.requests)
         if has_output or is_asking or done.state == "failed":
             return done

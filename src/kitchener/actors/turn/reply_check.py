@@ -28,6 +28,7 @@ from kitchener.records.entries import (
     payload_as,
 )
 from kitchener.records.output_schema import OutputSchema
+from kitchener.records.outputs import ReplyOutput, ToolOutput, VerifierOutput
 from kitchener.records.turn import TextRetracted, TurnError, UpdateListener
 from kitchener.records.work_order import WorkOrder, WorkOrderError
 
@@ -55,19 +56,20 @@ async def judge_reply(
         acceptance: the planned criteria, and those of the tools that the model called
         asked: the object that the caller wants; None: text
     """
-    wo_id, output = wo.wo_id, wo.output_result if wo.state == "completed" else None
+    wo_id, output = wo.wo_id, wo.output_as(ReplyOutput)
     verdict = by_rules = services.quality.verify(output, acceptance, wo_id)
     if verdict.is_accepted and output is not None and asked is not None:
         problem = asked.problem(output[OUTPUT_KEY])
         if problem is not None:
             verdict = QualityGateResult("reject", f"{REFUSED}{problem}", wo_id, refusal=problem)
     if verdict.is_accepted and output is not None:
-        if not chain.can_record(str(output.get("response_text", ""))):
+        text = str(output.get("response_text", ""))
+        if not chain.can_record(text):
             verdict = QualityGateResult("reject", "the reply does not fit into one ledger entry (max_entry_bytes)", wo_id)
         elif services.config.verify_with_model and not chain.work_orders_left and any(map(is_for_model, acceptance)):
             verdict = QualityGateResult("reject", "no work order is left to judge the acceptance criteria", wo_id)
         elif services.config.verify_with_model and chain.work_orders_left:
-            judged = await _ask_verifier(services, chain, message, wo, verdict, acceptance)
+            judged = await _ask_verifier(services, chain, message, text, verdict, acceptance)
             if isinstance(judged, Reply):
                 return judged
             verdict = judged
@@ -192,11 +194,12 @@ def results_of(trace: Iterable[StoredEntry], wo: WorkOrder, policy_version: int)
     calls = [payload_as(ToolCallPayload, entry.payload) for entry in made]
     if wo.wo_type == "tool_call":
         source = _source(calls[0]) if calls else {}
-        if wo.state != "completed" or wo.output_result is None:
+        output = wo.output_as(ToolOutput)
+        if output is None:
             told = wo.error.detail if wo.error else "the tool gave no result"
             return [{"tool_id": wo.input_context["tool_id"], **source, "error": told}]
         named = {"item_id": result_id(wo.wo_id, 1)} if policy_version > 5 else {}
-        return [{**wo.output_result, **source, **named}]
+        return [{**output, **source, **named}]
     found = [each for each in calls if "result" in each]
     results = [opened(each["result"]) for each in found]
     shown = cut_results(results, wo.constraints, escapes_text=policy_version < 8)
@@ -235,22 +238,19 @@ async def _ask_verifier(
     services: TurnServices,
     chain: WorkOrderChain,
     message: str,
-    wo: WorkOrder,
+    text: str,
     verdict: QualityGateResult,
     acceptance: tuple[str, ...],
 ) -> QualityGateResult | Reply:
     """Asks a model to verify a reply that passed the fixed checks. If the verifier fails, `verdict` stands."""
-    inputs = {
-        "response_text": (wo.output_result or {}).get("response_text", ""),
-        "acceptance": list(acceptance),
-        "user_message": message,
-    }
-    check = await chain.dispatch(TurnStep("verify", inputs, services.constants.steps.verify, parent=wo.wo_id))
+    inputs = {"response_text": text, "acceptance": list(acceptance), "user_message": message}
+    check = await chain.dispatch(TurnStep("verify", inputs, services.constants.steps.verify, parent=verdict.wo_id))
     if isinstance(check, Reply):
         return check
-    if check.state != "completed" or check.output_result is None:
+    judged = check.output_as(VerifierOutput)
+    if judged is None:
         return verdict
     await chain.accept(check)
-    if check.output_result.get("decision") != "reject":
+    if judged.get("decision") != "reject":
         return verdict
-    return QualityGateResult("reject", str(check.output_result.get("reason", "rejected by the verifier")), wo.wo_id)
+    return QualityGateResult("reject", str(judged.get("reason", "rejected by the verifier")), verdict.wo_id)

@@ -59,6 +59,7 @@ from kitchener.records.entries import (
     TurnCompletedPayload,
     TurnStartedPayload,
 )
+from kitchener.records.outputs import Classification, ReplyOutput, ToolOutput
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import message_text
@@ -114,11 +115,11 @@ class Turn:
         self._memory = services.memory
         self._positions: Mapping[str, int] = {}
         self._turn_ts = ""
-        self._classification: Mapping[str, object] = UNCLASSIFIED
+        self._classification: Classification = UNCLASSIFIED
         self.turn_id: TurnId = session.next_turn_id()
         self._chain = WorkOrderChain(services, session, self.turn_id, deadline, update)
         self._authority: TurnAuthority | None = None
-        self._output: Mapping[str, object] = {}
+        self._output: ReplyOutput = {}
         self._parts: tuple[StoredPart, ...] = ()
         self._acceptance = self._constants.acceptance
         self._call = _NO_CALL
@@ -222,7 +223,7 @@ class Turn:
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
 
-    async def _classify(self) -> Mapping[str, object] | Reply:
+    async def _classify(self) -> Classification | Reply:
         """Classifies the message. If the work order fails, the turn continues with `UNCLASSIFIED`."""
         if self._services.config.classify == "off" or self._approval.resumed is not None:
             return CONTINUES
@@ -238,10 +239,11 @@ class Turn:
         wo = await self._chain.dispatch(TurnStep("classify", inputs, constants.steps.classify, input_refs=refs))
         if isinstance(wo, Reply):
             return wo
-        if wo.state != "completed" or wo.output_result is None:
+        found = wo.output_as(Classification)
+        if found is None:
             return UNCLASSIFIED
         await self._chain.accept(wo)
-        return wo.output_result
+        return found
 
     async def _open_authority(self, authority: ContextAuthority) -> Reply | None:
         """Lets the Context Authority resolve the active intent. Returns its own reply if intents compete."""
@@ -275,7 +277,7 @@ class Turn:
             logger.error("context shadow failed", turn_id=self.turn_id, error=origin_of(error))
             return None
 
-    async def _assemble(self, classification: Mapping[str, object]) -> AttentionContext:
+    async def _assemble(self, classification: Classification) -> AttentionContext:
         """Builds the context that the model sees, including the learned lines for this message."""
         authority, attention, memory = self._authority, self._services.attention, self._memory
         priority = await attention.priority_probe(partial(self._anchors, memory, classification) if memory else None)
@@ -290,7 +292,7 @@ class Turn:
             await self._in_shadow(authority.compare(context, self._memory, self._chain.tokens_left))
         return context
 
-    async def _anchors(self, memory: TurnMemory, classification: Mapping[str, object]) -> Sequence[ContextFragment]:
+    async def _anchors(self, memory: TurnMemory, classification: Classification) -> Sequence[ContextFragment]:
         """Step 1: selects the learned lines for this message; in `enforce` with their entries, for the projection."""
         labels = labels_of(classification, self._constants.labels)
         try:
@@ -324,7 +326,7 @@ class Turn:
         wo = await self._chain.dispatch(TurnStep("tool_call", arguments, self._constants.steps.tool_call))
         if isinstance(wo, Reply):
             return wo
-        if wo.state == "completed" and wo.output_result is not None:
+        if wo.output_as(ToolOutput) is not None:
             await self._chain.accept(wo)
         return results_of(self._chain.trace, wo, self._constants.policy_version)
 
@@ -345,13 +347,14 @@ class Turn:
             verdict = await judge_reply(self._services, chain, self._message, wo, acceptance, self._call.output)
             if isinstance(verdict, Reply):
                 return verdict
-            if verdict.is_accepted and wo.output_result is not None:
+            output = wo.output_as(ReplyOutput)
+            if verdict.is_accepted and output is not None:
                 await chain.accept(wo)
                 for failed in rejected:
                     await chain.supersede(failed, wo)
-                self._output = wo.output_result
+                self._output = output
                 is_cut = self._call.output is None and wo.is_cut
-                return Reply(str(wo.output_result["response_text"]), None, truncated=is_cut)
+                return Reply(str(output["response_text"]), None, truncated=is_cut)
             rejected.append(wo := await as_rejected(wo, verdict, chain, self._update))
             apology = await apology_after(self._services, chain, rejected, verdict)
             if apology is not None:
@@ -366,7 +369,7 @@ class Turn:
 
     def _reply_step(
         self,
-        classification: Mapping[str, object],
+        classification: Classification,
         context: AttentionContext,
         results: list[Mapping[str, object]],
         plan: ChainPlan,

@@ -19,13 +19,14 @@ from kitchener.records.entries import (
     WorkOrderType,
 )
 from kitchener.records.events import POLICY_VERSION
+from kitchener.records.outputs import Classification
 from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE, RULES_PROVIDER
 from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder, WorkOrderError
 
-UNCLASSIFIED: Final[Mapping[str, object]] = {"speech_act": "unknown", "ambiguity": "high"}
+UNCLASSIFIED: Final[Classification] = {"speech_act": "unknown", "ambiguity": "high"}
 """The classification of a turn whose classify work order failed."""
-CONTINUES: Final[Mapping[str, object]] = {"intent_relation": "continue", "confidence": 1.0}
+CONTINUES: Final[Classification] = {"intent_relation": "continue", "confidence": 1.0}
 """The classification of every turn with `classify = "off"`."""
 
 _DEFAULTS: Final = Constraints()
@@ -72,7 +73,7 @@ class ChainPlan(NamedTuple):
 
 
 def plan_chain(
-    classification: Mapping[str, object],
+    classification: Classification,
     *,
     allowed: Collection[str],
     read_only: Collection[str],
@@ -203,7 +204,7 @@ def _listed(criteria: Sequence[str]) -> str:
 
 
 def given_results(
-    classification: Mapping[str, object],
+    classification: Classification,
     results: list[Mapping[str, object]],
     inputs: dict[str, object],
     *,

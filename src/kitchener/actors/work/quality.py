@@ -4,13 +4,14 @@ The fixed checks come first: there is an output, it is not empty, it marks no er
 order's own acceptance criteria. Explained in `docs/work-orders.md`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kitchener.config import HO2Config
 from kitchener.criteria import is_for_model, is_met
 from kitchener.records.entries import GateDecision
 from kitchener.records.events import POLICY_VERSION
+from kitchener.records.outputs import ReplyOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,7 @@ class QualityGate:
     def __init__(self, config: HO2Config, policy_version: int = POLICY_VERSION) -> None:
         self._config, self._policy_version = config, policy_version
 
-    def verify(
-        self, output_result: Mapping[str, object] | None, acceptance_criteria: Sequence[str], wo_id: str
-    ) -> QualityGateResult:
+    def verify(self, output_result: ReplyOutput | None, acceptance_criteria: Sequence[str], wo_id: str) -> QualityGateResult:
         """Accepts or rejects the output of a synthesize work order."""
         problem = _problem(output_result, self._policy_version)
         if problem is not None or not acceptance_criteria:
@@ -62,7 +61,7 @@ class QualityGate:
         return QualityGateResult("reject", f"acceptance {what} not met: {'; '.join(unmet)}", wo_id, unmet)
 
 
-def _problem(output: Mapping[str, object] | None, policy_version: int) -> str | None:
+def _problem(output: ReplyOutput | None, policy_version: int) -> str | None:
     if output is None:
         return "there is no output"
     if not output:

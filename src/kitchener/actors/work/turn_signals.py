@@ -11,6 +11,7 @@ from typing import Final
 from kitchener.actors.work.plan import UNCLASSIFIED
 from kitchener.choices import LABEL_KINDS, LabelKind
 from kitchener.records.events import POLICY_VERSION
+from kitchener.records.outputs import Classification
 from kitchener.records.work_order import WorkOrder
 
 Vocabulary = Mapping[str, Mapping[str, str]]
@@ -25,7 +26,7 @@ def vocabulary_of(labels: Mapping[LabelKind, Iterable[str]]) -> Vocabulary:
 
 
 def signals_of(
-    classification: Mapping[str, object],
+    classification: Classification,
     chain: Iterable[WorkOrder],
     vocabulary: Vocabulary = ANY_LABEL,
     *,
@@ -56,7 +57,7 @@ def signals_of(
     return [*found, f"outcome:{outcome}"]
 
 
-def labels_of(classification: Mapping[str, object], vocabulary: Vocabulary = ANY_LABEL) -> dict[str, str]:
+def labels_of(classification: Classification, vocabulary: Vocabulary = ANY_LABEL) -> dict[str, str]:
     """Returns the turn's labels, at most one of each kind, in the vocabulary's spelling. Labels outside of it are dropped."""
     labels = classification.get("labels")
     found: dict[str, str] = {}

@@ -27,6 +27,7 @@ from kitchener.records.entries import (
     IntentSupersededPayload,
     TransitionAction,
 )
+from kitchener.records.outputs import Classification
 
 OBJECTIVE_CHARS: Final = 120
 """Characters of the message that become the objective of an intent if the classification suggests none."""
@@ -100,7 +101,7 @@ class Suggestion(NamedTuple):
     prior_intent_id: str | None = None
 
 
-def read_suggestion(classify_result: Mapping[str, object], ruleset: Ruleset) -> Suggestion:
+def read_suggestion(classify_result: Classification, ruleset: Ruleset) -> Suggestion:
     """Reads a classification in either spelling. Without a relation, the suggestion is unclear.
 
     `intent_relation` is `continue`, `switch`, `close` or `unclear`, and `candidate_objective` is the objective. The other
@@ -150,7 +151,7 @@ def _is_certain(confidence: object, least: float) -> bool:
 
 def resolve_intent_transition(
     active_intent: str | None,
-    classify_result: Mapping[str, object],
+    classify_result: Classification,
     ruleset: Ruleset,
     *,
     message: str,

@@ -1,6 +1,5 @@
 """Payloads of HO2m about work orders."""
 
-from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
 from kitchener.errors import ProviderReason
@@ -206,41 +205,3 @@ class QualityGatePayload(CommonPayload):
     reason: SealedText | None
     """Why, or the model's words that judged it; None: all checks passed. Before version 7 of the policy never None."""
     trace_hash: str
-
-
-class ClassifiedLabels(TypedDict, total=False):
-    """The labels that a classification gives, by kind; a classifier may give several of a kind."""
-
-    domain: str | list[str] | None
-    task: str | list[str] | None
-
-
-class RequestedTool(TypedDict):
-    """A tool that a classification asks for."""
-
-    tool_id: str
-    arguments: NotRequired[Mapping[str, object]]
-
-
-class NamedIntent(TypedDict, total=False):
-    """What a classification says of intents, in its nested spelling."""
-
-    action: Literal["new", "continue", "supersede", "close"]
-    scope: str | None
-    """The objective, or the name of a scope, which says nothing."""
-    prior_intent_id: str | None
-
-
-class Classification(TypedDict, total=False):
-    """The output of a classify work order: what a message is, and what it asks for. Validated by the contract's schema."""
-
-    speech_act: str
-    """`greeting`, `farewell`, `thanks`, `question`, `command`, `tool_query`, `statement`, `feedback` or another word."""
-    ambiguity: str | float | bool | None
-    labels: ClassifiedLabels | None
-    candidate_objective: str | None
-    intent_relation: IntentRelation | None
-    confidence: float | None
-    intent: NamedIntent | None
-    prior_intent_id: str | None
-    tool_request: RequestedTool | None
