@@ -204,12 +204,12 @@ class WorkOrder(_Replaceable):
     state: WorkOrderState = "planned"
     """How far it is. Methods such as `completed` return the work order in its next state."""
     input_context: dict[str, Any] = Field(default_factory=dict)
-    """The input; validated by the contract's input schema."""
+    """The input. Its fields are those that the input schema of the prompt contract asks for, so they have no type here."""
     parts: tuple[StoredPart, ...] = ()
     """Images and files that the model is shown besides, in order."""
     output_schema: dict[str, Any] | None = None
     """The JSON schema of the object that the caller wants in place of a reply's text; None: text."""
-    prior_results: tuple[dict[str, Any], ...] = ()
+    prior_results: tuple[dict[str, object], ...] = ()
     """Outputs of earlier work orders of the turn."""
     constraints: Constraints = Constraints()
     """The limits of the execution."""
@@ -225,7 +225,7 @@ class WorkOrder(_Replaceable):
     """The calls that wait for a person, if the work order is deferred."""
     resumption: Annotated[Resumption | None, _Unchecked] = None
     """The deferred work order that this one continues; None: it continues none."""
-    output_result: dict[str, Any] | None = None
+    output_result: dict[str, object] | None = None
     """The output; validated by the contract's output schema; None: there is none."""
     output_hash: str | None = None
     """The hash of the output, as the executor took it; None: there is no output, or another executor gave none."""
@@ -290,7 +290,7 @@ class WorkOrder(_Replaceable):
         return self._moved("executing")
 
     def completed(
-        self, output_result: dict[str, Any], cost: Cost, at: str, output_hash: str | None = None, *, is_cut: bool = False
+        self, output_result: dict[str, object], cost: Cost, at: str, output_hash: str | None = None, *, is_cut: bool = False
     ) -> Self:
         """Returns the work order with its output, and the hash of the output where it is known."""
         found = {"output_result": output_result, "output_hash": output_hash, "is_cut": is_cut}
