@@ -88,7 +88,7 @@ def chat(
 async def _chat(options: Options, session_id: str | None, subject_id: str | None) -> int:
     loaded = options.load_checked()
     paths = LedgerPaths(loaded.config)
-    agent_class = options.agent if session_id is None else await paths.class_of(session_id, options.first_agent)
+    agent_class = await options.class_of(session_id, paths)
     async with open_runtime(loaded, admin_socket=listens(loaded.config)) as runtime:
         tune_gc()
         talk = _ChatLoop(

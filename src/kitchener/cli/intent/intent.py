@@ -223,7 +223,7 @@ def _write(
         if session is None:
             agent_class, session_id = await session_of_intent(paths, intent, options.first_agent)
         else:
-            agent_class, session_id = await paths.class_of(session, options.first_agent), session
+            agent_class, session_id = await options.class_of(session, paths), session
         done = await administer(loaded, operation(agent_class, session_id))
         if is_json:
             print_json({"session_id": session_id, **done.model_dump(mode="json", exclude_unset=True)})

@@ -392,7 +392,7 @@ async def _newest(
     options: Options, ledger: LedgerName, lines: int, session: str | None, entry_type: str | None
 ) -> list[StoredEntry]:
     places = options.paths()
-    agent_class = options.agent if session is None else await places.class_of(session, options.first_agent)
+    agent_class = await options.class_of(session, places)
     async with places.reader(agent_class, ledger) as reader:
         if reader is None:
             raise KitchenerError(f"{places.ledger(agent_class, ledger)}: this ledger does not exist yet")

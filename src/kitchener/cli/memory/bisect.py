@@ -80,7 +80,7 @@ def _session_of(option: str, turn_id: str | None) -> str | None:
 async def _run(options: Options, question: BisectQuestion, tools: tuple[str, ...], *, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     paths = LedgerPaths(config)
-    agent_class = await paths.class_of(question.session_id, options.first_agent)
+    agent_class = await options.class_of(question.session_id, paths)
     async with open_replays(config, agent_class, tools=given) as replays, progress_bar("runs", None) as runs:
         report = await bisect(replays, question, probed=runs.add)
     if is_json:

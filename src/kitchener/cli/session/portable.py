@@ -94,7 +94,7 @@ def import_(
 async def _export(options: Options, session_id: str, out: Path, *, with_keys: bool, is_json: bool) -> int:
     config = options.load_recorded().config
     check_outside(out, Path(config.plane_root))
-    agent_class = await LedgerPaths(config).class_of(session_id, options.first_agent)
+    agent_class = await options.class_of(session_id, LedgerPaths(config))
     async with progress_bar("ledgers", None) as steps:
         made = await export_session(
             session_id, out, config=config, agent_class=agent_class, with_key=with_keys, on_step=steps.add
