@@ -127,9 +127,7 @@ class SessionDirectory:
         """Returns the open session of a message; without a session id, a new one. Raises as `find_open` and `start`."""
         if session_id is None:
             return await self.start(subject_id=subject_id)
-        session = await self.find(session_id, subject_id=subject_id)
-        session.check_open()
-        return session
+        return await self.find_open(session_id, subject_id=subject_id)
 
     def check(self, subject_id: str) -> None:
         """Raises SubjectErased if the subject is being erased."""
