@@ -102,6 +102,7 @@ NO_POLICY: Final[Mapping[str, str]] = {
     "choices": "names sets of words, and has nothing that a mutant could change",
     "context": "names what others may use",
     "context.projection.explanation": "answers questions about recorded decisions, and takes none",
+    "gateway.rules": "classifies in place of a model, and its answers are on record",
     "mcp.definitions": "turns the list of a server into definitions of tools, which are on record",
     "mcp.call_results": "turns the answer of a server into a result, which is on record",
     "tuning.gates": "asks what other thresholds would have learned",
