@@ -87,7 +87,7 @@ POLICY: Final = (
     "actors.authority.ranking",
     "actors.approval.wording",
     "actors.sessions.pending_approvals",
-    "actors.sessions.state",
+    "actors.sessions.session_state",
     "actors.tools.approval_policy",
     "criteria",
     "gateway.routing",

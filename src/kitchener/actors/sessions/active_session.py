@@ -13,7 +13,7 @@ from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.history import Exchange, read_exchanges
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.recalled_results import SessionResults
-from kitchener.actors.sessions.state import PastTurn, SessionState, fold
+from kitchener.actors.sessions.session_state import PastTurn, SessionState, fold
 from kitchener.clock import Clock
 from kitchener.config import HO2Config
 from kitchener.context.fold.context_events import FOLDED_TYPES

@@ -18,7 +18,7 @@ from kitchener.actors.sessions.active_session import SessionManager, close_open_
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.external_names import ExternalNames
 from kitchener.actors.sessions.fresh_ids import FreshIds, TakenNumbers, check_session_id, taken_numbers
-from kitchener.actors.sessions.state import SessionState, fold
+from kitchener.actors.sessions.session_state import SessionState, fold
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.clock import Clock, loop_clock
 from kitchener.config import HO2Config

@@ -13,8 +13,8 @@ from cyclopts import App, Parameter
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.account import account_name
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text, say
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.inspection.ledger_files import LedgerPaths

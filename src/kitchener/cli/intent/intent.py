@@ -14,8 +14,8 @@ from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, ReasonOption, SessionArgument, SessionChoice, whole_number
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, resolve_active
 from kitchener.context.fold.items import count_turns

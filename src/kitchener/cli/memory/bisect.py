@@ -11,9 +11,9 @@ from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.memory.explain import TurnText, entry_text, read_turn_text
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, TurnChoice
 from kitchener.cli.replay import Tools, settings_and_tools
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.errors import CallerError
 from kitchener.ids import session_of_valid_turn
 from kitchener.inspection.ledger_files import LedgerPaths

@@ -9,9 +9,9 @@ from cyclopts import Parameter
 from kitchener.cli.exits import OK
 from kitchener.cli.ledger.proof import PublicKey, public_key_of
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, SessionArgument
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.cli.terminal.written_files import check_outside
 from kitchener.errors import CallerError
 from kitchener.inspection.ledger_files import LedgerPaths

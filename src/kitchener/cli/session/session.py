@@ -12,8 +12,8 @@ from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionArgument
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
 from kitchener.cli.session.session_search import SessionRow, filter_of, found_lines, search_sessions
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_table, print_text, say
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.errors import UnknownSession
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE, short_time

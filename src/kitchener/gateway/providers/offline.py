@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 from kitchener.choices import LABEL_KINDS
-from kitchener.gateway.providers.rules import classified
+from kitchener.gateway.providers.rules_provider import classified
 from kitchener.gateway.providers.scripted import word_by_word
 from kitchener.gateway.rules.classification import RuleClassification, classify
 from kitchener.gateway.rules.filled_object import filled
