@@ -24,7 +24,7 @@ import pytest
 import kitchener
 from kitchener import errors
 from kitchener.actors.policy_identity import POLICY_MODULES
-from kitchener.actors.sessions.state import SessionState
+from kitchener.actors.sessions.session_state import SessionState
 from kitchener.records import events
 from kitchener.telemetry import names as span_names
 from tests.records.entries.shapes import shape_of
@@ -68,13 +68,10 @@ SAME_NAMES = {
     "portable": "sessions in a folder, which commands and the runtime export and import",
     "reader": "reads of ledgers, and reads of a memory, without a lock",
     "recovery": "what follows a crash, in ledgers and in consolidations",
-    "rules": "the classifier by rules, and the provider that answers by it",
     "serve": "the command, the settings, and the server",
-    "session": "the command group, and the replay of one session",
     "sessions": "the active sessions, and the payloads of the entries about them",
     "sources": "what shapes requests: its entries, and their payloads",
     "spending": "the settings, and the sums that commands show",
-    "state": "the state of a session, folded for its turns and for context decisions",
     "tools": "tools as values, those that are functions, and those of servers and other agent classes",
     "turn": "a turn as it runs, and the values that a turn takes and returns",
     "turns": "the payloads of the entries about turns, and turns read back for a person",
@@ -760,7 +757,7 @@ def test_modules_and_folders_of_one_name_are_listed_with_what_they_have_in_commo
 
 
 SAME_FUNCTION_NAMES = {
-    "fold": "the state of a session from its events, for its turns and for context decisions",
+    "fold": "the state of a session from its events, for its turns and for context decisions; another name is another policy",
     "write_manifest": "of a directory of prompts, and of one of attention templates",
 }
 """Names of functions that several modules define, each with what they have in common, or why it stays."""

@@ -8,7 +8,7 @@ import os
 import re
 import traceback
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 _WORD = re.compile(r"[A-Za-z]{0,20}|(?=.{1,8}$)[A-Za-z]*[0-9]{1,3}[A-Za-z]*|[0-9]{4}|20[0-9]{6}")
 """A part of a name that a person chose: letters, a few characters with few digits, or a date. Keys are longer and mixed."""
@@ -21,6 +21,11 @@ _CAUSES: Final = 8
 def is_plain_name(text: str) -> bool:
     """Whether a name looks like words that a person chose, separated by `_`, `-`, `.`, `:` or `/`, and not like a key."""
     return len(text) <= _MAX_NAME and text != "" and all(_WORD.fullmatch(word) for word in _BETWEEN_WORDS.split(text))
+
+
+def is_printable(value: object, most: int) -> TypeGuard[str]:
+    """Whether a value is a text of 1 to `most` printable characters."""
+    return isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()
 
 
 def shown_path(path: str) -> str:

@@ -16,7 +16,7 @@ from kitchener import HO2Config
 from kitchener.actors import AttentionRetriever, ContextFragment, QualityGate, TokenBudgeter
 from kitchener.actors.attention.templates import AttentionTemplate
 from kitchener.actors.sessions.active_session import SessionManager
-from kitchener.actors.sessions.state import MAX_FAILED_KEPT, SessionState, fold
+from kitchener.actors.sessions.session_state import MAX_FAILED_KEPT, SessionState, fold
 from kitchener.actors.work.budget import Budget
 from kitchener.actors.work.plan import plan_chain, tighter
 from kitchener.canonical import digest

@@ -115,7 +115,7 @@ class SharedResources:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenParts:
+class SupervisorArguments:
     """The arguments of one supervisor, documented in `HO2Supervisor`."""
 
     agent_class: str
@@ -153,7 +153,7 @@ class Policy:
     sources: RequestSources
 
     @classmethod
-    def of(cls, given: GivenParts) -> "Policy":
+    def of(cls, given: SupervisorArguments) -> "Policy":
         """The policy that the settings give. A replay passes the recorded one with the shared resources."""
         memory_config = given.used_memory.config if given.used_memory is not None else None
         return cls(
@@ -189,7 +189,7 @@ class Components:
     """Takes answers to tool calls that wait for a person."""
 
 
-def assemble(given: GivenParts) -> Components:
+def assemble(given: SupervisorArguments) -> Components:
     """Builds the components of a supervisor.
 
     Raises:
@@ -231,7 +231,7 @@ def assemble(given: GivenParts) -> Components:
     )
 
 
-def _sessions(given: GivenParts, authority: ContextAuthority | None, text: ActiveText) -> SessionDirectory:
+def _sessions(given: SupervisorArguments, authority: ContextAuthority | None, text: ActiveText) -> SessionDirectory:
     return SessionDirectory(
         agent_class=given.agent_class,
         ledgers=given.ledgers,
@@ -246,7 +246,7 @@ def _sessions(given: GivenParts, authority: ContextAuthority | None, text: Activ
 
 
 def _services(
-    given: GivenParts, policy: Policy, sessions: SessionDirectory, authority: ContextAuthority | None
+    given: SupervisorArguments, policy: Policy, sessions: SessionDirectory, authority: ContextAuthority | None
 ) -> TurnServices:
     constants = TurnConstants(given.config, given.tools, policy.sources, policy.ruleset_hash, policy.version)
     return TurnServices(
@@ -268,7 +268,7 @@ def _services(
     )
 
 
-def _authority(given: GivenParts, policy: Policy) -> ContextAuthority | None:
+def _authority(given: SupervisorArguments, policy: Policy) -> ContextAuthority | None:
     config, host = given.config, given.host
     if config.context_mode == "off":
         return None
@@ -278,21 +278,21 @@ def _authority(given: GivenParts, policy: Policy) -> ContextAuthority | None:
     return ContextAuthority(config, given.ledgers, host.signer, ruleset=ruleset, comparer=host.comparer)
 
 
-def _content(given: GivenParts, reply: Constraints) -> ContentIntake:
+def _content(given: SupervisorArguments, reply: Constraints) -> ContentIntake:
     """Accepts the images and files that the first provider of a reply accepts."""
     host = given.host
     media_types = partial(host.media_types, reply.provider_id, reply.model_id, reply.domain_tags)
     return ContentIntake(given.config, host.limits, host.store, media_types)
 
 
-def _attention(given: GivenParts, policy: Policy, sessions: SessionDirectory) -> AttentionRetriever:
+def _attention(given: SupervisorArguments, policy: Policy, sessions: SessionDirectory) -> AttentionRetriever:
     config, sources = given.config, policy.sources
     template = resolve_template(sources.templates, given.agent_class)
     is_chat = policy.version > 5 and config.prompt_layout == "chat" and sources.shows_history
     return AttentionRetriever(SessionContext(sessions, config, is_chat=is_chat), config, template, is_chat=is_chat)
 
 
-def _turn_memory(given: GivenParts) -> TurnMemory | None:
+def _turn_memory(given: SupervisorArguments) -> TurnMemory | None:
     memory, ledgers, agent_class = given.used_memory, given.ledgers, given.agent_class
     if memory is None:
         return None
@@ -304,14 +304,14 @@ def _turn_memory(given: GivenParts) -> TurnMemory | None:
     return given.host.kinds.turn_memory(memory, ledgers, agent_class, given.config, kinds)
 
 
-def _consolidator(given: GivenParts, services: TurnServices) -> Consolidator | None:
+def _consolidator(given: SupervisorArguments, services: TurnServices) -> Consolidator | None:
     if given.used_memory is None:
         return None
     make = given.host.kinds.consolidator
     return make(given.agent_class, services, given.used_memory, given.host.limits.abort_grace_s)
 
 
-def _background(given: GivenParts) -> BackgroundJobs | None:
+def _background(given: SupervisorArguments) -> BackgroundJobs | None:
     background, mode = given.host.background, given.config.consolidation
     if mode == "auto" and background is None:
         raise CallerError('consolidation = "auto" needs a runtime (open_runtime); by hand there is run_consolidation')

@@ -40,7 +40,7 @@ POLICY_MODULES: Final = (
     "kitchener.actors.work.quality",
     "kitchener.actors.authority.ranking",
     "kitchener.actors.sessions.pending_approvals",
-    "kitchener.actors.sessions.state",
+    "kitchener.actors.sessions.session_state",
     "kitchener.actors.tools.approval_policy",
     "kitchener.canonical",
     "kitchener.choices",

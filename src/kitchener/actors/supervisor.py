@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from kitchener.actors.admission.content_checks import ContentChecks
 from kitchener.actors.admission.outside_entries import OutsideEntries
 from kitchener.actors.approval.given_answer import GivenAnswer
-from kitchener.actors.assembly import GivenParts, SharedResources, assemble
+from kitchener.actors.assembly import SharedResources, SupervisorArguments, assemble
 from kitchener.actors.attention.retriever import AttentionRetriever
 from kitchener.actors.erasure_guard import ErasureGuard
 from kitchener.actors.sessions.active_session import SessionManager
@@ -80,7 +80,7 @@ class HO2Supervisor:
         host: SharedResources | None = None,
     ) -> None:
         self._host = host or SharedResources()
-        given = GivenParts(
+        given = SupervisorArguments(
             agent_class=agent_class,
             executor=ho1_executor,
             ledgers=ledgers,

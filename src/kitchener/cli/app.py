@@ -114,7 +114,12 @@ _COMMANDS: Final = (
     ("replay", "replay:replay", _RECORD, "Run recorded turns again, and report where they differ from the record."),
     ("config", "config.config:app", _MACHINE, "Check and show settings."),
     ("doctor", "config.doctor:doctor", _MACHINE, "Check this machine, the settings and the ledgers."),
-    ("completion", "completion:completion", _MACHINE, "Print a script with which a shell completes commands and options."),
+    (
+        "completion",
+        "shell_completion:completion",
+        _MACHINE,
+        "Print a script with which a shell completes commands and options.",
+    ),
 )
 
 

@@ -15,9 +15,9 @@ from cyclopts import App, Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, named_argument
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.config import RouterConfig
 from kitchener.config.shown import described_key
 from kitchener.errors import NotOnRecord

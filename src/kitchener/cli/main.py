@@ -45,8 +45,8 @@ def _open_standard_streams() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    # Used while nothing is open that has to be closed (`interrupt.py`). Raises no exception, because an exception inside an
-    # import may be printed and dropped there.
+    # Used while nothing is open that has to be closed (`terminal/stop_signals.py`). Raises no exception, because an exception
+    # inside an import may be printed and dropped there.
     with suppress(OSError):  # after SIGHUP, the terminal is closed
         os.write(2, b"kitchener: interrupted\n")
     os._exit(INTERRUPTED)

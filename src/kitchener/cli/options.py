@@ -104,6 +104,19 @@ class Options:
         """The ledgers that these options choose, to be read. Raises as `load_recorded`."""
         return LedgerPaths(self.load_recorded().config)
 
+    async def class_of(self, session_id: str | None, paths: LedgerPaths) -> str:
+        """The agent class in whose ledger a session stands; without a session, the chosen one.
+
+        Args:
+            session_id: which session; None: none is named
+            paths: the ledgers that these options choose
+
+        Raises:
+            CallerError, ConfigError: as `agent`, or the id has not the form of a session id
+            UnknownSession: no class has it
+        """
+        return self.agent if session_id is None else await paths.class_of(session_id, self.first_agent)
+
     def load_recorded(self) -> LoadedConfig:
         """Like `load`. For commands that only read what is on record.
 

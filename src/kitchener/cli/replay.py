@@ -13,10 +13,10 @@ from cyclopts import Parameter
 from kitchener.actors.tools.named_tools import load_tools
 from kitchener.cli.exits import DIVERGED, NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, named_argument
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.log_lines import nothing_logged
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.plain_names import counted

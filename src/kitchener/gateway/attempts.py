@@ -403,4 +403,4 @@ def _is_any(_: Attempts) -> bool:
 
 def _cost(request: PromptRequest) -> int:
     """Estimates the most tokens that a call may use: a third of the messages' bytes, plus `max_tokens`."""
-    return tokens_of_bytes(sum(len(message.content.encode()) for message in request.messages)) + request.max_tokens
+    return tokens_of_bytes(request.text_bytes) + request.max_tokens

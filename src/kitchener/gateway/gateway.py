@@ -23,7 +23,7 @@ from kitchener.gateway.attempts import Attempts, CallSettings, PlannedAttempt
 from kitchener.gateway.guarded_provider import FailureCounts, GuardedProvider, ProviderUsage
 from kitchener.gateway.provider_faults import check_provider, check_response, checked_failure, checked_item, provider_failure
 from kitchener.gateway.providers.offline import OfflineProvider
-from kitchener.gateway.providers.rules import RulesProvider
+from kitchener.gateway.providers.rules_provider import RulesProvider
 from kitchener.gateway.routing import check_router, plan_longer, plan_route
 from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.fair_queue import LaneStatistics

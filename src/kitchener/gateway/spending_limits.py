@@ -148,8 +148,7 @@ class SpendingBook:
         """
         if all(provider_id in _FREE for provider_id, _ in candidates):
             return _UNCOUNTED
-        sent = tokens_of_bytes(_sent_bytes(request))
-        sent += sum(part.stored.tokens for each in request.messages for part in each.parts)
+        sent = tokens_of_bytes(_sent_bytes(request)) + request.part_tokens
         usages = Usage(sent, request.max_tokens), Usage(sent, 0)
         most, input_only = (Spent(each.input_tokens + each.output_tokens, self._most(each, candidates)) for each in usages)
         now = datetime.fromtimestamp(self._clock.time_us() / 1_000_000, UTC)
@@ -264,10 +263,9 @@ class MeteredGateway:
 
 def _sent_bytes(request: PromptRequest) -> int:
     """Bytes of the texts that a call sends: of its messages, of the tool calls in them, and of the tools that it offers."""
-    texts = sum(len(each.content.encode()) for each in request.messages)
     called = [(dict(use.arguments), use.echo) for each in request.messages for use in each.tool_uses]
     offered = [[each.tool_id, each.description, dict(each.parameters)] for each in request.tools]
-    return texts + sum(len(orjson.dumps(each)) for each in (called, offered) if each)
+    return request.text_bytes + sum(len(orjson.dumps(each)) for each in (called, offered) if each)
 
 
 def _account(accounts: OrderedDict[str, _SpendingAccount], key: str, day: str) -> _SpendingAccount:

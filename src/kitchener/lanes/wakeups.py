@@ -131,19 +131,20 @@ class EventSignal:
 
 def signals() -> Callable[[], FutureLike]:
     """Returns a factory of signals for the running event loop; outside of an event loop, a factory of `EventSignal`."""
-    try:
-        loop = current_token().native_token
-    except anyio.NoEventLoopError:
-        return EventSignal
     # An asyncio loop creates futures; trio's token has no such method.
-    make: Callable[[], FutureLike] = getattr(loop, "create_future", EventSignal)
+    make: Callable[[], FutureLike] = getattr(_running_loop(), "create_future", EventSignal)
     return make
 
 
 def parkings() -> Callable[[], Parking]:
     """Returns a factory of parkings for the running event loop; outside of an event loop, a factory of `EventSignal`."""
-    try:
-        loop = current_token().native_token
-    except anyio.NoEventLoopError:
-        return EventSignal
+    loop = _running_loop()
     return partial(_ParkedFuture, loop=loop) if isinstance(loop, asyncio.AbstractEventLoop) else EventSignal
+
+
+def _running_loop() -> object | None:
+    """The running asyncio loop, or trio's token; None: no event loop runs."""
+    try:
+        return current_token().native_token
+    except anyio.NoEventLoopError:
+        return None

@@ -5,7 +5,6 @@ the cause is a restored backup or an attack; an operator who accepts the loss ca
 Explained in `docs/ledger.md`.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from kitchener.canonical import canonical_bytes
+from kitchener.canonical import canonical_bytes, digest
 from kitchener.clock import Clock
 from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerWriteError
@@ -220,9 +219,8 @@ def _missing(
 def _entry(journal: Journal, fact: AcceptedPayload, stamper: Stamper) -> StoredEntry:
     ledger_id, seq, timestamp = journal.ledger_id, journal.tip.seq + 1, stamper.stamp()
     body = body_of(LEDGER_HEAD_ACCEPTED, ledger_id, fact, timestamp)
-    entry_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
     entry_id = entry_id_of(timestamp[:10], seq)
-    return StoredEntry(ledger_id, seq, entry_id, entry_hash, LEDGER_HEAD_ACCEPTED, ledger_id, timestamp, body, None, (), None)
+    return StoredEntry(ledger_id, seq, entry_id, digest(body), LEDGER_HEAD_ACCEPTED, ledger_id, timestamp, body, None, (), None)
 
 
 def _clear(

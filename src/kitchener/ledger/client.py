@@ -6,14 +6,13 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from kitchener.canonical import NOTHING, Opening
+from kitchener.canonical import NOTHING, Opening, digest
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import LedgerConfig
 from kitchener.errors import (
@@ -209,9 +208,7 @@ class LedgerClient(LedgerReads):
         """
         while len(self.pending) >= self._max_pending and not self._stopped:
             await self._group.commit(force=True)
-        sealer = self._sealers.get(entry.entry_type)
-        if sealer is not None and (missing := sealer.missing_key(entry.entry_type, entry.payload)) is not None:
-            await sealer.load_key(missing)
+        await _load_key(self._sealers.get(entry.entry_type), entry)
         if expected_head is not None:
             await self._check_head(entry.payload, expected_head)
         stored = self._encode(entry, self.position + 1)
@@ -226,9 +223,7 @@ class LedgerClient(LedgerReads):
             expected_head: as of `write`, for the session of the first entry
         """
         for entry in entries:
-            sealer = self._sealers.get(entry.entry_type)
-            if sealer is not None and (missing := sealer.missing_key(entry.entry_type, entry.payload)) is not None:
-                await sealer.load_key(missing)
+            await _load_key(self._sealers.get(entry.entry_type), entry)
         # A batch larger than the limit waits for an empty queue.
         while self.pending and len(self.pending) + len(entries) > self._max_pending and not self._stopped:
             await self._group.commit(force=True)
@@ -348,7 +343,7 @@ class LedgerClient(LedgerReads):
             ledger_id,
             seq,
             entry_id_of(timestamp[:10], seq),
-            f"sha256:{sha256(body).hexdigest()}",
+            digest(body),
             entry_type,
             entity_id,
             timestamp,
@@ -435,3 +430,9 @@ def abandon_ledgers(opened: Iterable[LedgerClient]) -> None:
             closing.callback(ledger.storage.close)
         for ledger in ledgers:
             ledger.storage.flush(ledger.pending[:], sync=ledger.config.durability == "fsync")
+
+
+async def _load_key(sealer: Sealer | None, entry: LedgerEntry) -> None:
+    """Loads the subject's key that sealing this entry needs, unless it is cached."""
+    if sealer is not None and (missing := sealer.missing_key(entry.entry_type, entry.payload)) is not None:
+        await sealer.load_key(missing)

@@ -5,7 +5,6 @@ leaves at most a file that no entry names. Equal content of two subjects is stor
 what another has, and could not be erased. All methods block. This module knows no ledgers. Explained in `docs/content.md`.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ from typing import Final
 from kitchener.canonical import Opening, canonical_bytes, digest
 from kitchener.errors import InvalidPart, PartDamaged
 from kitchener.sealing import Sealer, SubjectKey
-from kitchener.sealing.subject_key import NONCE_BYTES
+from kitchener.sealing.subject_key import NONCE_BYTES, subject_folder
 from kitchener.small_files import is_directory, read_regular, replace_private, sync_directory
 
 FOLDER: Final = "blobs"
@@ -167,8 +166,7 @@ class ContentStore:
         yield from _files(self.directory)
 
     def _folder(self, subject_id: str) -> Path:
-        # Hashed as in the keyring, because a subject id may contain any character, and other users may see names.
-        return self.directory / hashlib.sha256(subject_id.encode()).hexdigest()[:32]
+        return self.directory / subject_folder(subject_id)
 
     def _store(self, path: Path, stored: bytes) -> None:
         self._take_room(len(stored))

@@ -32,7 +32,7 @@ from kitchener.memory.subject_cache import (
 )
 from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.memory.timestamps import us_of
-from kitchener.plain_names import quoted
+from kitchener.plain_names import is_printable, quoted
 from kitchener.records import events
 from kitchener.records.entries import OverlayWeightPayload, payload_as
 from kitchener.records.ref import Ref
@@ -188,7 +188,7 @@ class ReadOperations(ABC):
         return subject, self._cut(subject, as_of_ts, up_to)
 
     async def _known(self, namespace: str) -> SubjectMemory:
-        if not isinstance(namespace, str) or not 1 <= len(namespace) <= _MAX_NAMESPACE or not namespace.isprintable():
+        if not is_printable(namespace, _MAX_NAMESPACE):
             raise CallerError(f"namespace = {quoted(namespace)}: expected 1 to {_MAX_NAMESPACE} printable characters")
         return await self.subject(namespace)
 

@@ -148,6 +148,16 @@ class PromptRequest(NamedTuple):
         can serve the prompt."""
         return bool(self.tools) and self.tool_choice != NO_TOOL_CHOICE
 
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of the messages' texts, in UTF-8."""
+        return sum(len(each.content.encode()) for each in self.messages)
+
+    @property
+    def part_tokens(self) -> int:
+        """Tokens that the images and files of the messages are estimated to cost."""
+        return sum(part.stored.tokens for each in self.messages for part in each.parts)
+
 
 NO_TOOL_CHOICE: Final = "none"
 """A `tool_choice`: no tool may be called."""

@@ -4,7 +4,7 @@ from kitchener.replaying.on_record.recorded_sources import SourceChange
 from kitchener.replaying.rebuilt_prompts import RecordedPrompt, RequestPart, TurnPrompts, read_prompts
 from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayReport
 from kitchener.replaying.reruns import Rerun, ShownContext
-from kitchener.replaying.session import Replays, open_replays, replay_session
+from kitchener.replaying.session_replay import Replays, open_replays, replay_session
 from kitchener.replaying.what_if import TurnDiff, WhatIf, WhatIfReport, open_what_if, summary_of, summary_text
 
 __all__ = [

@@ -39,7 +39,7 @@ from kitchener.replaying.on_record.route_differences import AnyRoute
 from kitchener.replaying.on_record.turn_tape import TurnTape, recordings_of
 from kitchener.replaying.replay_ledgers import ReplayLedger
 from kitchener.replaying.replay_supervisors import run_turn
-from kitchener.replaying.session import Replays, replays_now
+from kitchener.replaying.session_replay import Replays, replays_now
 from kitchener.replaying.tape import Diverged, Tape
 from kitchener.runtime.root_layout import agent_classes, class_of, settings_of
 from kitchener.runtime.sealed_root import why_unreadable

@@ -1,6 +1,6 @@
 """Builds the supervisors that run recorded turns again, and runs a turn. Only models, tools, memory and clock are doubles.
 
-Settings left out get the defaults of the policy version that a turn ran with. `doubles.py` has the doubles. `session.py`
+Settings left out get the defaults of the policy version that a turn ran with. `doubles.py` has the doubles. `session_replay.py`
 decides which sessions are replayed, and from which ledgers.
 """
 

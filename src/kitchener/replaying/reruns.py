@@ -23,7 +23,7 @@ from kitchener.replaying.doubles import RecordedClock
 from kitchener.replaying.on_record.turn_tape import TurnTape, item_name, recordings_of
 from kitchener.replaying.recorded_memory import RecordedMemory
 from kitchener.replaying.replay_supervisors import run_turn
-from kitchener.replaying.session import Replays
+from kitchener.replaying.session_replay import Replays
 from kitchener.replaying.tape import NO_TIME, Tape
 
 

@@ -14,7 +14,7 @@ from kitchener.plain_names import counted
 from kitchener.replaying.on_record.turn_tape import AS_ERASED
 from kitchener.replaying.report import erased_in, lacking_a_key
 from kitchener.replaying.reruns import Rerun, ShownContext
-from kitchener.replaying.session import Replays, open_replays
+from kitchener.replaying.session_replay import Replays, open_replays
 from kitchener.runtime.root_layout import agent_of
 
 _PATHS: Final = ("ho2m_path", "ho1m_path", "ho3_memory_dir")

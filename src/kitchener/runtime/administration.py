@@ -17,7 +17,7 @@ from kitchener.memory import HO3Memory
 from kitchener.runtime.admin.admin_client import NobodyListens, ask
 from kitchener.runtime.admin.operation import Operation
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
-from kitchener.runtime.content_check import remove_orphans
+from kitchener.runtime.content_integrity import remove_orphans
 from kitchener.runtime.erasure import ErasureReport, erase_subject
 from kitchener.runtime.loading import LoadedConfig
 from kitchener.runtime.memories import memory_config

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote
 
+import anyio.to_thread
+
 from kitchener.actors.sessions.fresh_ids import check_session_id
 from kitchener.config import DEFAULT_AGENT, INHERITED, HO2Config, HO3MemoryConfig, RuntimeConfig
 from kitchener.errors import SigningError, UnknownSession
@@ -203,3 +205,23 @@ async def class_of(config: RuntimeConfig, session_id: str, classes: Iterable[str
                 if await reader.last(session_id=session_id):
                     return agent_class
     raise UnknownSession(session_id, asked[0] if asked else DEFAULT_AGENT, asked[1:])
+
+
+async def settings_and_class_of(
+    session_id: str, config: RuntimeConfig | str | Path | None, root: str | Path | None, agent_class: str | None
+) -> tuple[RuntimeConfig, str]:
+    """The complete settings, and the agent class whose ledger contains a session.
+
+    Args:
+        session_id: the session
+        config: path of a `kitchener.toml`, or a `RuntimeConfig`; None: as for `open_runtime`
+        root: overrides `plane_root`
+        agent_class: the only class whose ledger is searched; None: those of all classes
+
+    Raises:
+        ConfigError: the settings are wrong
+        CallerError, UnknownSession: as `class_of`
+    """
+    settings = await anyio.to_thread.run_sync(settings_of, config, root)
+    classes = [agent_class] if agent_class is not None else await anyio.to_thread.run_sync(agent_classes, settings)
+    return settings, await class_of(settings, session_id, classes)

@@ -43,7 +43,7 @@ from kitchener.runtime.admin.operation import AdminRoot
 from kitchener.runtime.admin.running_root import RunningRoot, add_while_serving
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.agents.open_agents import OpenAgents
-from kitchener.runtime.agents.shared_parts import RuntimeArguments, RuntimeParts, checked_tools
+from kitchener.runtime.agents.shared_components import RuntimeArguments, RuntimeComponents, checked_tools
 from kitchener.runtime.erasure import ErasureGuards, ErasureReport, erase, keyring_of, open_stores
 from kitchener.runtime.loading import LoadedConfig
 from kitchener.runtime.loops.other_loop import on_own_loop
@@ -69,7 +69,7 @@ _log = get_logger(__name__)
 class Runtime:
     """A running Kitchener; made by `open_runtime`."""
 
-    def __init__(self, shared: RuntimeParts) -> None:
+    def __init__(self, shared: RuntimeComponents) -> None:
         self.config: RuntimeConfig = shared.config
         self.root: Path = Path(shared.config.plane_root)
         self.gateway: PromptGateway = shared.models
@@ -407,7 +407,7 @@ async def _shut_down(runtime: Runtime, limits: LimitsConfig) -> None:
 async def _hold(
     loaded: LoadedConfig, injected: RuntimeArguments, scope: anyio.CancelScope, *, task_status: TaskStatus[Runtime]
 ) -> None:
-    """Opens all parts of a runtime and keeps them open until it is closed.
+    """Opens all components of a runtime and keeps them open until it is closed.
 
     Shielded, so that a cancelled program still closes its runtime in order and records the end of each turn.
     """
@@ -434,7 +434,7 @@ async def _hold(
                 book = SpendingBook(config.spending, config.router.prices, injected.clock)
                 models = MeteredGateway(gateway, gateway.candidates, book) if config.spending.is_on else gateway
                 servers = await open_servers(config.mcp, tasks)
-                shared = RuntimeParts(
+                shared = RuntimeComponents(
                     config=config,
                     source=loaded.source,
                     injected=injected,

@@ -4,7 +4,6 @@ The keys are in one directory, the keyring, which may be on another disk than th
 used, so no sealed content becomes durable without its key. Explained in `docs/erasure.md`.
 """
 
-import hashlib
 import json
 import os
 import threading
@@ -24,7 +23,7 @@ from kitchener.sealing.key_files import (
     key_in_file,
     os_errors,
 )
-from kitchener.sealing.subject_key import SubjectKey, subject_key
+from kitchener.sealing.subject_key import SubjectKey, subject_digits, subject_key
 from kitchener.small_files import is_there, read_regular, replace_private, sync_directory
 
 _NOTE_VERSION: Final = 1
@@ -80,7 +79,7 @@ class Keyring:
         if key is not None:
             return key
         with self._changing:
-            found = None if self._erasure(subject_id) is not None else self._files.find(_digits(subject_id))
+            found = None if self._erasure(subject_id) is not None else self._files.find(subject_digits(subject_id))
             if not isinstance(found, StoredKey):
                 return None
             if self._is_settled and not self._files.is_settled:
@@ -100,7 +99,7 @@ class Keyring:
         key = self._recent.get(subject_id) or self._older.get(subject_id)
         if key is not None and self._is_settled:
             return key
-        digest = _digits(subject_id)
+        digest = subject_digits(subject_id)
         with self._changing:
             if self._erasure(subject_id) is not None:
                 raise SealingError(
@@ -180,7 +179,7 @@ class Keyring:
             SealingError: the key cannot be read
         """
         with self._changing:
-            found = self._files.find(_digits(subject_id)) if self._erasure(subject_id) is None else None
+            found = self._files.find(subject_digits(subject_id)) if self._erasure(subject_id) is None else None
         return found.file() if isinstance(found, StoredKey) else None
 
     def erasures(self) -> list[Erasure]:
@@ -199,7 +198,7 @@ class Keyring:
             # If a crash left the key overwritten, only the note still has its id.
             kid = self._kid(subject_id) if pending is None else pending.kid
             self._forget(subject_id)
-            self._files.destroy(_digits(subject_id))
+            self._files.destroy(subject_digits(subject_id))
         return kid
 
     def end_erasure(self, subject_id: str) -> None:
@@ -214,7 +213,7 @@ class Keyring:
         found, missing = dict[str, StoredKey](), dict[str, str]()
         noted = self._notes()
         for subject_id in subject_ids:
-            digest = _digits(subject_id)
+            digest = subject_digits(subject_id)
             with suppress(SealingError):
                 key = self._files.find(digest)
                 if f"{digest}.json" in noted:
@@ -226,7 +225,7 @@ class Keyring:
         return found, missing
 
     def _kid(self, subject_id: str) -> str | None:
-        found = self._files.find(_digits(subject_id))
+        found = self._files.find(subject_digits(subject_id))
         return found.kid if isinstance(found, StoredKey) else None
 
     def _settle(self) -> None:
@@ -271,9 +270,4 @@ class Keyring:
         return noted
 
     def _note_path(self, subject_id: str) -> Path:
-        return self.directory / _ERASURES / f"{_digits(subject_id)}.json"
-
-
-def _digits(subject_id: str) -> str:
-    """Names a subject's files: a hash, because an id may contain any character, and other users may see file names."""
-    return hashlib.sha256(subject_id.encode()).hexdigest()
+        return self.directory / _ERASURES / f"{subject_digits(subject_id)}.json"

@@ -23,6 +23,16 @@ _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
 
 
+def subject_digits(subject_id: str) -> str:
+    """Names a subject's files: a hash, because an id may contain any character, and other users may see file names."""
+    return hashlib.sha256(subject_id.encode()).hexdigest()
+
+
+def subject_folder(subject_id: str) -> str:
+    """Names what is kept of a subject beside the ledgers: the first half of `subject_digits`."""
+    return subject_digits(subject_id)[:32]
+
+
 class Cipher(Protocol):
     """The interface of AES-256-GCM. The library is imported with the first key, because most commands need none."""
 

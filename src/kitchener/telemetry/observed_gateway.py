@@ -4,15 +4,17 @@ The built-in rules, which classify without a model, have none.
 """
 
 import re
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from opentelemetry.trace import SpanKind
 
+from kitchener.config import LimitsConfig, RouterConfig
 from kitchener.gateway import LLMGateway
 from kitchener.gateway.attempts import Attempts, PlannedAttempt
 from kitchener.gateway.providers.trace_headers import TRACE_HEADERS, trace_lines
 from kitchener.lanes.envelope import Outlet
-from kitchener.records.prompt import RULES_PROVIDER, PromptRequest, PromptResponse, StreamRestart, TextPiece
+from kitchener.records.prompt import RULES_PROVIDER, PromptRequest, PromptResponse, Provider, StreamRestart, TextPiece
 from kitchener.telemetry import names
 from kitchener.telemetry.captured_content import attribute_json, content_of, finish_reason_of
 from kitchener.telemetry.spans import AttributeValue, OpenSpan, Tracing
@@ -26,9 +28,11 @@ _NAME: Final = re.compile(r"[\w.:/@+-]{1,128}", re.ASCII)
 class ObservedGateway(LLMGateway):
     """Makes attempts, each in a span `chat {model}`."""
 
-    def __init__(self, tracing: Tracing, *given: Any, **named: Any) -> None:  # those of an `LLMGateway`
+    def __init__(
+        self, tracing: Tracing, config: RouterConfig, providers: Mapping[str, Provider], *, limits: LimitsConfig
+    ) -> None:
         self._tracing, self._served_models = tracing, dict[str, set[str]]()
-        super().__init__(*given, **named)
+        super().__init__(config, providers, limits=limits)
 
     async def attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
         """As `LLMGateway.attempt`."""

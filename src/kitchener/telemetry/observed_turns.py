@@ -9,15 +9,19 @@ from typing import Any
 
 from opentelemetry.trace import SpanKind
 
+from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.consolidation.consolidator import Consolidator
 from kitchener.actors.consolidation.lesson import Case
 from kitchener.actors.sessions.active_session import SessionManager
+from kitchener.actors.sessions.directory import SessionDirectory
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.results import ToolOutcome
+from kitchener.actors.turn.present_tools import PresentTools
 from kitchener.actors.turn.reply import TurnOutcome
 from kitchener.actors.turn.runner import TurnRunner
-from kitchener.actors.turn_memory import TurnMemory
+from kitchener.actors.turn.services import TurnServices
+from kitchener.actors.turn_memory import LongTermMemory, TurnMemory
 from kitchener.lanes.askers import ids_of_turn
 from kitchener.ledger import LateLedgers, LedgerClient
 from kitchener.memory.overlays import Overlay
@@ -32,8 +36,10 @@ from kitchener.telemetry.spans import AttributeValue, OpenSpan, Tracing
 class ObservedRunner(TurnRunner):
     """Runs turns, each in a span `invoke_agent {class}`."""
 
-    def __init__(self, tracing: Tracing, *given: Any) -> None:  # those of a `TurnRunner`
-        super().__init__(*given)
+    def __init__(
+        self, tracing: Tracing, tools: PresentTools, sessions: SessionDirectory, limiter: TurnLimiter, abort_grace_s: float
+    ) -> None:
+        super().__init__(tools, sessions, limiter, abort_grace_s)
         self._tracing, self._agent_class = tracing, self._tools.services.config.agent_class
 
     async def run(
@@ -128,8 +134,10 @@ class ObservedMemory(TurnMemory):
 class ObservedConsolidator(Consolidator):
     """Consolidates signals, each in a span `upsert_memory`. It begins after the reply, beside the span of the turn."""
 
-    def __init__(self, tracing: Tracing, *given: Any) -> None:  # those of a `Consolidator`
-        super().__init__(*given)
+    def __init__(
+        self, tracing: Tracing, agent_class: str, services: TurnServices, memory: LongTermMemory, abort_grace_s: float
+    ) -> None:
+        super().__init__(agent_class, services, memory, abort_grace_s)
         self._tracing = tracing
 
     async def learn(self, case: Case, number: int) -> WorkOrder:

@@ -22,7 +22,7 @@ from kitchener.records import events
 from kitchener.records.parts import StoredPart
 from kitchener.replaying import read_prompts
 from kitchener.runtime import erase_subject, export_session, import_session
-from kitchener.runtime.content_check import check_content, remove_orphans
+from kitchener.runtime.content_integrity import check_content, remove_orphans
 from kitchener.runtime.root_layout import sealer_of
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import last_lists

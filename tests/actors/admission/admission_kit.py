@@ -11,7 +11,7 @@ from kitchener.actors.admission.content import ContentIntake
 from kitchener.actors.sessions.active_session import SessionManager
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.queue import SessionQueue
-from kitchener.actors.sessions.state import SessionState
+from kitchener.actors.sessions.session_state import SessionState
 from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, LimitsConfig
 from kitchener.ids import SessionId, SubjectId

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener.actors.sessions.pending_approvals import Grant, due, granted
-from kitchener.actors.sessions.state import SessionState, fold
+from kitchener.actors.sessions.session_state import SessionState, fold
 from kitchener.ids import SessionId, SubjectId
 from kitchener.records import events
 from kitchener.records.ref import Ref

@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.stop_signals import on_signal
 from kitchener.cli.terminal.typed_lines import TypedLines
 from kitchener.errors import CallerError
 

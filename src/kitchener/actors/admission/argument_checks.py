@@ -12,7 +12,7 @@ from kitchener.config import LedgerConfig
 from kitchener.config.settings_parser import MAX_COUNT
 from kitchener.errors import CallerError, ReentrantTurn
 from kitchener.lanes.calling_chain import calling_chain
-from kitchener.plain_names import quoted
+from kitchener.plain_names import is_printable, quoted
 from kitchener.records.spoken import MAX_SPEAKER_CHARS
 
 MAX_NAME: Final = 256
@@ -52,7 +52,7 @@ def check_list(what: str, texts: object) -> None:
 
 def check_name(what: str, name: str) -> None:
     """Raises CallerError unless a name chosen by the caller has 1 to 256 printable characters."""
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+    if not is_printable(name, MAX_NAME):
         raise CallerError(f"{what} = {quoted(name)}: expected 1 to {MAX_NAME} printable characters")
 
 

@@ -30,7 +30,7 @@ from kitchener.errors import CallerError, InvalidMessage, InvalidPart, Reentrant
 from kitchener.ids import anonymous_subject, check_caller
 from kitchener.lanes.calling_chain import calling_chain
 from kitchener.media.media_types import MEDIA_TYPES
-from kitchener.plain_names import quoted
+from kitchener.plain_names import is_printable, quoted
 from kitchener.records.output_schema import output_schema_of
 from kitchener.records.parts import FilePart, ReadPart, StoredPart
 from kitchener.records.prompt import ANY_TOOL_CHOICE, NO_TOOL_CHOICE
@@ -250,9 +250,7 @@ def _check_part(number: int, part: FilePart) -> None:
     if part.media_type is not None and part.media_type not in MEDIA_TYPES:
         raise InvalidPart(f"part {number}: media_type = {quoted(part.media_type)}: expected {', '.join(MEDIA_TYPES)}")
     name = part.name
-    if name is not None and (
-        not isinstance(name, str) or not 1 <= len(name) <= _MAX_PART_NAME or not name.isprintable() or set(name) & set("/\\[]")
-    ):
+    if name is not None and (not is_printable(name, _MAX_PART_NAME) or set(name) & set("/\\[]")):
         raise InvalidPart(
             f"part {number}: name = {quoted(name)}: expected 1 to {_MAX_PART_NAME} printable characters without / \\ [ ]"
         )

@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from kitchener.actors.approval.resumption import read_parts, read_resumption
@@ -15,12 +14,12 @@ from kitchener.actors.sessions.pending_approvals import PendingApprovals, grante
 from kitchener.actors.tools.approval_policy import AFTER_UNTRUSTED, OF_THE_CLIENT, OF_THE_TOOL, ApprovalPolicy
 from kitchener.actors.work.plan import cost_mapping
 from kitchener.canonical import canonical_bytes
-from kitchener.clock import to_us
 from kitchener.config import ApprovalConfig
 from kitchener.ids import approval_id
 from kitchener.lanes.calling_chain import calling_tool
 from kitchener.ledger import LedgerGroup
 from kitchener.media.media_types import accepts
+from kitchener.memory.timestamps import us_of
 from kitchener.records import events
 from kitchener.records.entries import ApprovalRequestedPayload, ResumesMapping, TurnStartedPayload, WorkOrderDeferredPayload
 from kitchener.records.parts import StoredPart
@@ -189,7 +188,7 @@ def defer(
         turn_ts: ISO time of the turn
         digest: hashes content of a subject
     """
-    expires_at = iso_of(to_us(datetime.fromisoformat(turn_ts) + timedelta(seconds=config.expires_s)))
+    expires_at = iso_of(us_of(turn_ts, "turn_ts") + config.expires_s * 1_000_000)
     requests = [(approval_id(wo.wo_id, each.call), each) for each in wo.requests]
     asked = [(own_id, each) for own_id, each in requests if each.reason != "client_tool"]
     calls = [ClientCall(own_id, each.tool_id, each.arguments) for own_id, each in requests if each.reason == "client_tool"]

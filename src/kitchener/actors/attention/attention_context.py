@@ -56,7 +56,8 @@ class ContextFragment:
     token_estimate: int
     """Estimated size of the text in tokens."""
     relevance_score: float = 1.0
-    """1 for a fragment that is shown with every message; else the share of the message's words found in it."""
+    """How well the fragment fits the message, from 0 to 1, as its source judges. Kitchener's own sources leave it at 1, because
+    they order their fragments themselves; nothing reads it."""
     ref: Ref | None = None
     """The ledger entry of the fragment; None: it has none."""
     timestamp: str = ""

@@ -4,7 +4,6 @@ If HO1m has the recorded answer, recovery logs its overlay, unless the overlay i
 Otherwise it abandons the work order; the signal's gate stays open for a new one. Explained in `docs/survival.md`.
 """
 
-from datetime import datetime
 from typing import Final
 
 import anyio
@@ -13,7 +12,6 @@ from kitchener.actors.consolidation.lesson import Case, overlay_of, recorded_out
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.actors.work.plan import cost_mapping
-from kitchener.clock import to_us
 from kitchener.errors import CallerError, EntryRefused, EntryTooLarge
 from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import LedgerEntry, StoredEntry
@@ -79,7 +77,7 @@ class ConsolidationRecovery:
         limit = _PAGE
         while True:
             found = await ho2m.last(key=CONSOLIDATIONS_KEY, limit=limit)
-            newest_us = to_us(datetime.fromisoformat(found[-1].timestamp)) if found else 0
+            newest_us = us_of(found[-1].timestamp, "timestamp") if found else 0
             since = iso_of(max(0, newest_us - longest_us))
             if len(found) < limit or found[0].timestamp < since:
                 return [each for each in found if each.timestamp >= since]

@@ -13,7 +13,7 @@ from kitchener.actors.authority.session_thread import SessionThread
 from kitchener.actors.sessions.history import Exchange, read_exchanges
 from kitchener.actors.sessions.queue import SessionQueue
 from kitchener.actors.sessions.recalled_results import SessionResults
-from kitchener.actors.sessions.state import PastTurn, SessionState, fold
+from kitchener.actors.sessions.session_state import PastTurn, SessionState, fold
 from kitchener.clock import Clock
 from kitchener.config import HO2Config
 from kitchener.context.fold.context_events import FOLDED_TYPES
@@ -154,7 +154,7 @@ class SessionManager:
 
     @property
     def wo_sequence(self) -> int:
-        """Number of the last work order; 0 if there is none."""
+        """Number of the last work order; 0 if there is none. For programs that hold a session."""
         return self.state.wo_count
 
     def next_wo_number(self) -> int:
@@ -163,7 +163,8 @@ class SessionManager:
         return self.state.wo_count
 
     def next_wo_id(self) -> WorkOrderId:
-        """Reserves the next number of a work order and returns the id with this number."""
+        """Reserves the next number of a work order and returns the id with this number. For programs that hold a session; a
+        turn takes `next_wo_number`."""
         return work_order_id(self.session_id, self.next_wo_number())
 
     def next_turn_id(self) -> TurnId:
@@ -193,7 +194,10 @@ class SessionManager:
         return ref
 
     def add_turn(self, user_message: str, response: str) -> None:
-        """Adds a turn to the history in memory. Writes nothing, so the turn is lost when the session is passivated."""
+        """Adds a turn to the history in memory. Writes nothing, so the turn is lost when the session is passivated.
+
+        For programs that hold a session. A turn is added by its `TURN_COMPLETED`.
+        """
         turn = turn_id(self.session_id, self.state.completed_turns + 1)
         self.state.window.append(PastTurn(turn, user_message, response, Ref("", "", ""), self._config.token_estimator))
         self.state.completed_turns += 1

@@ -18,7 +18,7 @@ from kitchener.actors.sessions.active_session import SessionManager, close_open_
 from kitchener.actors.sessions.active_text import ActiveText
 from kitchener.actors.sessions.external_names import ExternalNames
 from kitchener.actors.sessions.fresh_ids import FreshIds, TakenNumbers, check_session_id, taken_numbers
-from kitchener.actors.sessions.state import SessionState, fold
+from kitchener.actors.sessions.session_state import SessionState, fold
 from kitchener.actors.turn_memory import LongTermMemory
 from kitchener.clock import Clock, loop_clock
 from kitchener.config import HO2Config
@@ -127,9 +127,7 @@ class SessionDirectory:
         """Returns the open session of a message; without a session id, a new one. Raises as `find_open` and `start`."""
         if session_id is None:
             return await self.start(subject_id=subject_id)
-        session = await self.find(session_id, subject_id=subject_id)
-        session.check_open()
-        return session
+        return await self.find_open(session_id, subject_id=subject_id)
 
     def check(self, subject_id: str) -> None:
         """Raises SubjectErased if the subject is being erased."""

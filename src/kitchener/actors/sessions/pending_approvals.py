@@ -1,6 +1,7 @@
 """Folds a session's requests for approval and their answers into the open requests and the permissions for the session.
 
-Pure. `state.py` applies these functions. The content of a request is not kept: `actors/approval` reads it from the ledger.
+Pure. `session_state.py` applies these functions. The content of a request is not kept: `actors/approval` reads it from the
+ledger.
 """
 
 from collections.abc import Iterable, Mapping

@@ -7,7 +7,7 @@ is shown. Explained in `docs/context.md`.
 from collections.abc import Iterable, Mapping, Sequence
 
 from kitchener.actors.sessions.item_tool import ITEM_TOOL
-from kitchener.actors.sessions.state import SessionState
+from kitchener.actors.sessions.session_state import SessionState
 from kitchener.config import HO2Config
 from kitchener.context import Item, ToolResult, estimator, result_item
 from kitchener.context.fold.tool_results import is_repeated, result_text

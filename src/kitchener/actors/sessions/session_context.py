@@ -10,7 +10,7 @@ from operator import itemgetter
 from kitchener.actors.attention.attention_context import ContextFragment, standing_rule_fragments
 from kitchener.actors.attention.retriever import match_words
 from kitchener.actors.sessions.directory import SessionDirectory
-from kitchener.actors.sessions.state import PastTurn, SessionState, number_of
+from kitchener.actors.sessions.session_state import PastTurn, SessionState, number_of
 from kitchener.config import HO2Config
 from kitchener.context.projection.window import kept_recent
 

@@ -11,7 +11,6 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +19,7 @@ from kitchener.canonical import canonical_bytes, digest
 from kitchener.ledger.disk.file_ops import remove_database
 from kitchener.logs import get_logger
 from kitchener.sealing import Sealer
-from kitchener.sealing.subject_key import NONCE_BYTES
+from kitchener.sealing.subject_key import NONCE_BYTES, subject_folder
 from kitchener.small_files import is_there
 
 _log = get_logger(__name__)
@@ -64,7 +63,7 @@ class VectorStore:
                 part = hashes[start : start + _AT_ONCE]
                 where = f"subject = ? AND model = ? AND hash IN ({','.join('?' * len(part))})"
                 found = connection.execute(
-                    f"SELECT hash, vector FROM vectors WHERE {where}", (_folder(subject_id), model, *part)
+                    f"SELECT hash, vector FROM vectors WHERE {where}", (subject_folder(subject_id), model, *part)
                 )
                 rows.update(found.fetchall())
 
@@ -104,7 +103,7 @@ class VectorStore:
             nonce = os.urandom(NONCE_BYTES)
             key = self._sealer.keyring.get(subject_id)
             data = nonce + key.cipher.encrypt(nonce, data, _bound_to(model, content_hash))
-        return _folder(subject_id), model, content_hash, data
+        return subject_folder(subject_id), model, content_hash, data
 
     def _opened(self, subject_id: str, model: str, content_hash: str, data: bytes | None) -> "Vector | None":
         if data is None:
@@ -139,7 +138,7 @@ def erase_vectors(directory: Path, subject_id: str) -> None:
         return
     try:
         with _connection(path) as connection:
-            connection.execute("DELETE FROM vectors WHERE subject = ?", (_folder(subject_id),))
+            connection.execute("DELETE FROM vectors WHERE subject = ?", (subject_folder(subject_id),))
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except (sqlite3.Error, UnicodeDecodeError):
         remove_database(path)
@@ -160,11 +159,6 @@ def _connection(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
         connection.execute(_TABLE)
         yield connection
-
-
-def _folder(subject_id: str) -> str:
-    # Hashed as in the keyring, because the file may be read by others.
-    return sha256(subject_id.encode()).hexdigest()[:32]
 
 
 def _bound_to(model: str, content_hash: str) -> bytes:

@@ -13,8 +13,8 @@ from cyclopts import App, Parameter
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice
 from kitchener.cli.terminal.account import account_name
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text, say
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.errors import CallerError, UnknownApproval
 from kitchener.ids import split_approval_id
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -190,7 +190,7 @@ def _answer(options: Options, approval: str, given: Mapping[str, Any], by: str |
 
     async def work() -> int:
         loaded = options.load_checked()
-        agent_class = await LedgerPaths(loaded.config).class_of(session_id, options.first_agent)
+        agent_class = await options.class_of(session_id, LedgerPaths(loaded.config))
         operation = AnswerApproval(
             agent_class=agent_class, approval_id=approval, answered_by=account_name() if by is None else by, **given
         )
@@ -227,10 +227,10 @@ async def _listed(options: Options, session_id: str | None) -> list[ApprovalInfo
         classes = sorted({options.first_agent, *paths.agent_classes()})
         found = [each for agent_class in classes for each in await read_requests(paths, agent_class)]
         return sorted(found, key=lambda each: (each.requested_at, each.approval_id))
-    agent_class = options.agent if session_id is None else await paths.class_of(session_id, options.first_agent)
+    agent_class = await options.class_of(session_id, paths)
     return await read_with_nested(paths, agent_class, session_id)
 
 
 async def _found(options: Options, session_id: str) -> list[ApprovalInfo]:
     paths = options.paths()
-    return await read_requests(paths, await paths.class_of(session_id, options.first_agent), session_id)
+    return await read_requests(paths, await options.class_of(session_id, paths), session_id)

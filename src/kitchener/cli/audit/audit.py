@@ -14,9 +14,9 @@ from cyclopts import App
 from kitchener.cli.audit.owners import NOBODY, Owned, Owners
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer
 from kitchener.cli.terminal.progress import Tally, progress_bar
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.ids import OPERATOR, split_namespace
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import LedgerReader

@@ -19,10 +19,10 @@ from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, Options, SessionChoice, listens
-from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import discard_output, is_interactive, print_text, say
 from kitchener.cli.terminal.status_line import StatusLine
+from kitchener.cli.terminal.stop_signals import on_signal
 from kitchener.cli.terminal.typed_lines import TypedLines, terminal_kept
 from kitchener.clock import SystemClock
 from kitchener.config import RuntimeConfig
@@ -88,7 +88,7 @@ def chat(
 async def _chat(options: Options, session_id: str | None, subject_id: str | None) -> int:
     loaded = options.load_checked()
     paths = LedgerPaths(loaded.config)
-    agent_class = options.agent if session_id is None else await paths.class_of(session_id, options.first_agent)
+    agent_class = await options.class_of(session_id, paths)
     async with open_runtime(loaded, admin_socket=listens(loaded.config)) as runtime:
         tune_gc()
         talk = _ChatLoop(

@@ -41,7 +41,7 @@ from kitchener.records import events
 from kitchener.records.entries import TurnAbortedPayload, TurnRejectedPayload, payload_as
 from kitchener.records.prompt import Message, PromptRequest
 from kitchener.runtime.agents.class_tools import check_tools
-from kitchener.runtime.content_check import check_content
+from kitchener.runtime.content_integrity import check_content
 from kitchener.runtime.loading import DEFAULT_FILE, EMBEDDED, LoadedConfig
 from kitchener.runtime.root_layout import LedgerName, index_dir, keyring_dir, supervisors_ledgers
 from kitchener.runtime.sealed_root import check_keyring, check_place

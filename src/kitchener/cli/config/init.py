@@ -18,7 +18,7 @@ from kitchener.cli.terminal.written_files import write_output
 from kitchener.config import ApprovalConfig, HO2Config, RouterConfig, RuntimeConfig, Settings
 from kitchener.config.shown import address_problem, described
 from kitchener.errors import ConfigError
-from kitchener.plain_names import quoted
+from kitchener.plain_names import is_printable, quoted
 from kitchener.runtime.loading import DEFAULT_FILE
 from kitchener.small_files import is_directory, is_there
 
@@ -133,7 +133,7 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
         closest = difflib.get_close_matches(provider[:_MAX_MODEL_CHARS].casefold(), _NAMED, n=1)
         meant = f"; did you mean {closest[0]}?" if closest else ""
         raise ConfigError("--provider", "", described(provider), f"{problem}; or it is one of: {', '.join(_NAMED)}{meant}")
-    if model is None or not 1 <= len(model) <= _MAX_MODEL_CHARS or not model.isprintable():
+    if not is_printable(model, _MAX_MODEL_CHARS):
         expected = f"name the model with --model, in 1 to {_MAX_MODEL_CHARS} printable characters"
         raise ConfigError("--provider", "", described(provider), expected)
     if provider == "openai":

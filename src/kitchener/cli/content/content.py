@@ -9,8 +9,8 @@ from cyclopts import App, Parameter
 
 from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.cli.terminal.written_files import check_output, write_output
 from kitchener.errors import NotOnRecord, PartDamaged
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -19,7 +19,7 @@ from kitchener.plain_names import counted, quoted
 from kitchener.records.entries import ERASED
 from kitchener.runtime.admin.operations import CleanContent
 from kitchener.runtime.administration import administer
-from kitchener.runtime.content_check import ContentReport, check_content, recorded_parts
+from kitchener.runtime.content_integrity import ContentReport, check_content, recorded_parts
 
 app = App(name="content", help="Check and save the images and files of messages.")
 

@@ -14,8 +14,8 @@ from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.cli.context.text import conflict_lines, invalid_lines
 from kitchener.cli.exits import OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, ReasonOption, SessionArgument, SessionChoice, whole_number
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.config import HO2Config
 from kitchener.context import ContextState, resolve_active
 from kitchener.context.fold.items import count_turns
@@ -223,7 +223,7 @@ def _write(
         if session is None:
             agent_class, session_id = await session_of_intent(paths, intent, options.first_agent)
         else:
-            agent_class, session_id = await paths.class_of(session, options.first_agent), session
+            agent_class, session_id = await options.class_of(session, paths), session
         done = await administer(loaded, operation(agent_class, session_id))
         if is_json:
             print_json({"session_id": session_id, **done.model_dump(mode="json", exclude_unset=True)})

@@ -25,8 +25,8 @@ from kitchener.cli.exits import DAMAGED, NEGATIVE, OK, USAGE
 from kitchener.cli.ledger.exported_session import verify_folder
 from kitchener.cli.ledger.proof import PublicKey, checkpoint, is_bundle, key, proof, public_key_of, verify_proof
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, whole_number
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import json_text, print_json, print_text, say, say_instead
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.clock import SystemClock
 from kitchener.errors import CallerError, KitchenerError, LedgerDamaged, LedgerLocked, LedgerPathError, NotOnRecord
 from kitchener.inspection.ledger_files import FilesBelow, LedgerPaths, ledgers_below, lost_below
@@ -39,7 +39,7 @@ from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.ledger.verify.verification import unreadable
 from kitchener.plain_names import quoted
 from kitchener.records import events
-from kitchener.runtime.content_check import check_content
+from kitchener.runtime.content_integrity import check_content
 from kitchener.runtime.portable.folder import folder_at
 from kitchener.runtime.root_layout import LedgerName
 from kitchener.signing import load_signer
@@ -392,7 +392,7 @@ async def _newest(
     options: Options, ledger: LedgerName, lines: int, session: str | None, entry_type: str | None
 ) -> list[StoredEntry]:
     places = options.paths()
-    agent_class = options.agent if session is None else await places.class_of(session, options.first_agent)
+    agent_class = await options.class_of(session, places)
     async with places.reader(agent_class, ledger) as reader:
         if reader is None:
             raise KitchenerError(f"{places.ledger(agent_class, ledger)}: this ledger does not exist yet")

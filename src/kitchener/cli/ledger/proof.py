@@ -289,7 +289,7 @@ async def evidence_of(options: Options, turn_id: str, *, has_sources: bool = Fal
     if session_id is None:
         raise CallerError(f"{turn_id!r} is not a turn id: expected T-, the session's hex digits, and a number such as -000001")
     places = options.paths()
-    agent_class = await places.class_of(session_id, options.first_agent)
+    agent_class = await options.class_of(session_id, places)
     turn = _TurnSelection(turn_id, session_id, agent_class, has_sources=has_sources)
     selected = [await _selection(places, agent_class, name, select) for name, select in turn.selections()]
     found = [each for each in selected if each is not None]

@@ -12,8 +12,8 @@ from cyclopts import App, Parameter
 from kitchener.actors.sources import SourcesSealed
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.config import McpServerConfig, RuntimeConfig
 from kitchener.config.shown import described_key, described_names, shown_address
 from kitchener.errors import NotOnRecord

@@ -11,9 +11,9 @@ from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.memory.explain import TurnText, entry_text, read_turn_text
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionChoice, TurnChoice
 from kitchener.cli.replay import Tools, settings_and_tools
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.errors import CallerError
 from kitchener.ids import session_of_valid_turn
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -80,7 +80,7 @@ def _session_of(option: str, turn_id: str | None) -> str | None:
 async def _run(options: Options, question: BisectQuestion, tools: tuple[str, ...], *, is_json: bool) -> int:
     config, given = await anyio.to_thread.run_sync(settings_and_tools, options, tools)
     paths = LedgerPaths(config)
-    agent_class = await paths.class_of(question.session_id, options.first_agent)
+    agent_class = await options.class_of(question.session_id, paths)
     async with open_replays(config, agent_class, tools=given) as replays, progress_bar("runs", None) as runs:
         report = await bisect(replays, question, probed=runs.add)
     if is_json:

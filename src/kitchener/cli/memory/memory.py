@@ -18,8 +18,8 @@ from kitchener.cli.memory.failed_learning import failed_learning
 from kitchener.cli.memory.import_export import exported, imported, read_import
 from kitchener.cli.memory.tune import tune
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, ReasonOption, named_argument, whole_number
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_json_lines, print_table, print_text, say
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.cli.terminal.written_files import check_output, write_output
 from kitchener.plain_names import counted
 

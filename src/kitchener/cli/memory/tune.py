@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from kitchener.cli.exits import OK
 from kitchener.cli.memory.agent_memory import AgentMemory
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_table, print_text
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.config import HO3MemoryConfig
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.memory import MemoryReader

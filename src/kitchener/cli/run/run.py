@@ -18,10 +18,10 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, listens, named_argument, whole_number
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
-from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.stop_signals import on_signal
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import ConfigError, InvalidOutput, KitchenerError, LedgerError, RuntimeClosed
 from kitchener.inspection.ledger_files import LedgerPaths

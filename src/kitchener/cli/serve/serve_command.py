@@ -13,9 +13,9 @@ from cyclopts import Parameter
 
 from kitchener.cli.exits import OK
 from kitchener.cli.options import NO_OPTIONS, Options, listens, whole_number
-from kitchener.cli.terminal.interrupt import on_signal
 from kitchener.cli.terminal.log_lines import LogFormat, LogLevel, logged_from, show_logs_as
 from kitchener.cli.terminal.output import discard_output, print_text
+from kitchener.cli.terminal.stop_signals import on_signal
 from kitchener.config import RuntimeConfig
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION

@@ -9,9 +9,9 @@ from cyclopts import Parameter
 from kitchener.cli.exits import OK
 from kitchener.cli.ledger.proof import PublicKey, public_key_of
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, SessionArgument
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.cli.terminal.progress import progress_bar
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.cli.terminal.written_files import check_outside
 from kitchener.errors import CallerError
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -94,7 +94,7 @@ def import_(
 async def _export(options: Options, session_id: str, out: Path, *, with_keys: bool, is_json: bool) -> int:
     config = options.load_recorded().config
     check_outside(out, Path(config.plane_root))
-    agent_class = await LedgerPaths(config).class_of(session_id, options.first_agent)
+    agent_class = await options.class_of(session_id, LedgerPaths(config))
     async with progress_bar("ledgers", None) as steps:
         made = await export_session(
             session_id, out, config=config, agent_class=agent_class, with_key=with_keys, on_step=steps.add

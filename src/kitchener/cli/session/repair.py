@@ -9,8 +9,8 @@ from cyclopts import Parameter
 from kitchener.cli.context.text import invalid_lines
 from kitchener.cli.exits import INVALID, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionArgument
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_json, print_text
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.context.fold.lifecycle import InvalidEvent
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.inspection.ledger_files import LedgerPaths

@@ -12,8 +12,8 @@ from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options, SessionArgument
 from kitchener.cli.session.portable import export, import_
 from kitchener.cli.session.repair import repair
 from kitchener.cli.session.session_search import SessionRow, filter_of, found_lines, search_sessions
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import print_answer, print_json, print_table, print_text, say
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.errors import UnknownSession
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE, short_time
@@ -155,7 +155,7 @@ def end(session: SessionArgument, *, options: Options = NO_OPTIONS, json: JsonFl
 
     async def work() -> int:
         loaded = options.load_checked()
-        agent_class = await LedgerPaths(loaded.config).class_of(session, options.first_agent)
+        agent_class = await options.class_of(session, LedgerPaths(loaded.config))
         await administer(loaded, EndSession(agent_class=agent_class, session_id=session))
         if json:
             print_json({"session_id": session, "agent_class": agent_class, "ended": True})
@@ -168,7 +168,7 @@ def end(session: SessionArgument, *, options: Options = NO_OPTIONS, json: JsonFl
 
 async def _shown(options: Options, session_id: str) -> "_History":
     paths = options.paths()
-    agent_class = await paths.class_of(session_id, options.first_agent)
+    agent_class = await options.class_of(session_id, paths)
     history = _History(session_id, agent_class)
     async with paths.reader(agent_class) as reader:
         if reader is None:

@@ -9,8 +9,8 @@ from cyclopts import App, Parameter
 
 from kitchener.cli.exits import NEGATIVE, OK, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
-from kitchener.cli.terminal.interrupt import run_to_end
 from kitchener.cli.terminal.output import ask_person, is_interactive, print_json, print_text
+from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.config import RuntimeConfig
 from kitchener.errors import CallerError
 from kitchener.ids import check_recorded_subject

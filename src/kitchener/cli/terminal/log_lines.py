@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Annotated, Literal, TextIO, cast
 
 from cyclopts import Parameter
@@ -35,25 +35,21 @@ def show_logs_as(log_format: LogFormat) -> None:
             handler.setFormatter(formatter)
 
 
-@contextmanager
-def nothing_logged() -> Iterator[None]:
+def nothing_logged() -> AbstractContextManager[None]:
     """Logs nothing inside the block. For replayed turns, which were logged when they first ran."""
-    logger = logging.getLogger(ROOT)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+    return _logged_from(logging.CRITICAL + 1)
+
+
+def logged_from(level: LogLevel) -> AbstractContextManager[None]:
+    """Logs messages of at least this level inside the block; None: the level stays as it is."""
+    return nullcontext() if level is None else _logged_from(level.upper())
 
 
 @contextmanager
-def logged_from(level: LogLevel) -> Iterator[None]:
-    """Logs messages of at least this level inside the block; None: the level stays as it is."""
+def _logged_from(level: int | str) -> Iterator[None]:
     logger = logging.getLogger(ROOT)
     before = logger.level
-    if level is not None:
-        logger.setLevel(level.upper())
+    logger.setLevel(level)
     try:
         yield
     finally:

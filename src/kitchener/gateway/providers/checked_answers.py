@@ -137,10 +137,8 @@ def completed_usage(counted: Usage, request: PromptRequest, received: str) -> Us
         request: what was sent
         received: the text of the answer, with its thoughts and its tool requests
     """
-    sent = sum(len(message.content.encode()) for message in request.messages)
-    content = sum(each.stored.tokens for message in request.messages for each in message.parts)
     return replace(
         counted,
-        input_tokens=counted.input_tokens or tokens_of_bytes(sent) + content,
+        input_tokens=counted.input_tokens or tokens_of_bytes(request.text_bytes) + request.part_tokens,
         output_tokens=counted.output_tokens or tokens_of_bytes(len(received.encode("utf-8", "replace"))),
     )

@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 from kitchener.choices import LABEL_KINDS
-from kitchener.gateway.providers.rules import classified
+from kitchener.gateway.providers.rules_provider import classified
 from kitchener.gateway.providers.scripted import word_by_word
 from kitchener.gateway.rules.classification import RuleClassification, classify
 from kitchener.gateway.rules.filled_object import filled
@@ -79,14 +79,13 @@ class OfflineProvider:
     def _response(self, request: PromptRequest, answer: Mapping[str, object], use: ToolUse | None = None) -> PromptResponse:
         is_plain = use is not None or (request.output_schema is None and request.wo_type not in _ANSWERS)
         text = str(answer.get("response_text", "")) if is_plain else orjson.dumps(answer).decode()
-        sent = sum(len(each.content.encode()) for each in request.messages)
         return PromptResponse(
             provider_id=self._provider_id,
             model_id=MODEL_ID,
             text=text,
             structured=None if is_plain else dict(answer),
             tool_uses=() if use is None else (use,),
-            usage=Usage(tokens_of_bytes(sent), tokens_of_bytes(len(text.encode()))),
+            usage=Usage(tokens_of_bytes(request.text_bytes), tokens_of_bytes(len(text.encode()))),
             finish_reason="stop" if use is None else "tool_use",
         )
 

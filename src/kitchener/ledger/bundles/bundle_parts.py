@@ -4,7 +4,6 @@ A part has one of two forms. One has a row for every entry up to the head, which
 entries only, and the hashes that lead from them to the root of the Merkle tree in the head (`format.tree`).
 """
 
-import hashlib
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Final, NamedTuple, NotRequired, TypedDict
 
 import orjson
 
-from kitchener.canonical import canonical_bytes
+from kitchener.canonical import canonical_bytes, digest
 from kitchener.ledger.format.checks import check_body, is_moment
 from kitchener.ledger.format.lines import NO_HASH, BadLine, EntryBody, Line, chain_hash, entry_id_of, other_bytes, split_line
 from kitchener.ledger.format.tree import hash_bytes, leaf_of, leaf_of_segment, root_between, tree_hash
@@ -235,7 +234,7 @@ def _read_row(ledger_id: str, row: object, due: int) -> Entry:
 
 
 def _body(where: str, line: Line) -> EntryBody:
-    same(where, "entry_hash", f"sha256:{line.entry_hash}", f"sha256:{hashlib.sha256(line.body).hexdigest()}")
+    same(where, "entry_hash", f"sha256:{line.entry_hash}", digest(line.body))
     try:
         fields: EntryBody = orjson.loads(line.body)
         check_body(fields, line.body)

@@ -10,13 +10,12 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import orjson
 
-from kitchener.canonical import MAX_INTEGER, canonical_bytes
+from kitchener.canonical import MAX_INTEGER, canonical_bytes, digest
 from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps, path_problem
 from kitchener.ledger.format.lines import is_ledger_id, other_bytes
@@ -69,7 +68,7 @@ class SegmentManifest(NamedTuple):
     @property
     def hash(self) -> str:
         """`sha256:…` over the manifest's file; the next manifest's `previous`."""
-        return f"sha256:{sha256(self.text).hexdigest()}"
+        return digest(self.text)
 
 
 def folder_of(path: Path) -> Path:

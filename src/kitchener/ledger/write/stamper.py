@@ -19,12 +19,16 @@ def check_last(ledger_id: str, last: str, now_us: int, config: LedgerConfig) -> 
     Raises:
         LedgerClockError: the entry lies further in the future
     """
-    ahead = to_us(datetime.fromisoformat(last)) - now_us
+    ahead = _us_of(last) - now_us
     if ahead > config.max_clock_jump_s * 1_000_000 and not config.accept_clock_jump:
         raise LedgerClockError(
             f"{ledger_id}: its last entry is dated {last}, {ahead // 1_000_000} s ahead of the clock; set the clock right,"
             " or set accept_clock_jump of [ledger] for one run to date further entries from then on"
         )
+
+
+def _us_of(timestamp: str) -> int:
+    return to_us(datetime.fromisoformat(timestamp))
 
 
 class Stamper:
@@ -44,7 +48,7 @@ class Stamper:
         self._ledger_id, self.time_us = ledger_id, clock.time_us
         self._max_jump_us = int(config.max_clock_jump_s * 1_000_000)
         self._accepts_jumps = config.accept_clock_jump
-        self._last_us = to_us(datetime.fromisoformat(last)) if last else 0
+        self._last_us = _us_of(last) if last else 0
         self._text = TimestampText()
         self.last = self._text.render(self._last_us)
         # The last accepted clock reading, and the monotonic time when it was read.

@@ -16,8 +16,8 @@ from kitchener.memory.reader import memory_dir
 from kitchener.records import events
 from kitchener.runtime.admin.runtime_statistics import RuntimeStatistics
 from kitchener.runtime.agents.agent import Agent
-from kitchener.runtime.agents.shared_parts import RuntimeParts
-from kitchener.runtime.content_check import remove_orphans_beside
+from kitchener.runtime.agents.shared_components import RuntimeComponents
+from kitchener.runtime.content_integrity import remove_orphans_beside
 from kitchener.runtime.erasure import ErasureReport
 from kitchener.runtime.memories import memory_config
 from kitchener.runtime.portable.conversations import ConversationsImport, ConversationsToAdd, check_target
@@ -31,7 +31,7 @@ class RunningRoot:
     """Implements `AdminRoot` for a runtime.
 
     Args:
-        parts: the parts that all agent classes of the runtime share
+        shared: the components that all agent classes of the runtime share
         agent: returns the agent class with a name; True: it is known from the ledgers, so it need not be configured
         erase: erases a subject
         statistics: returns the present state of the queues
@@ -39,23 +39,23 @@ class RunningRoot:
 
     def __init__(
         self,
-        parts: RuntimeParts,
+        shared: RuntimeComponents,
         *,
         agent: Callable[[str, bool], Agent],
         erase: Callable[[str], Awaitable[ErasureReport]],
         statistics: Callable[[], RuntimeStatistics],
     ) -> None:
-        self._parts, self._agent, self._erase, self.statistics = parts, agent, erase, statistics
+        self._shared, self._agent, self._erase, self.statistics = shared, agent, erase, statistics
 
     @property
     def directory(self) -> Path:
         """The directory of the ledgers."""
-        return Path(self._parts.config.plane_root)
+        return Path(self._shared.config.plane_root)
 
     @property
     def clock(self) -> Clock:
         """The time of day."""
-        return self._parts.injected.clock
+        return self._shared.injected.clock
 
     @asynccontextmanager
     async def open_supervisor(self, agent_class: str) -> AsyncIterator[HO2Supervisor]:
@@ -67,16 +67,16 @@ class RunningRoot:
     @asynccontextmanager
     async def open_memory(self, agent_class: str) -> AsyncIterator[HO3Memory]:
         """The memory that turns use. If no class of this runtime uses it, opens its ledgers for the block."""
-        config = self._parts.config
+        config = self._shared.config
         own = memory_config(config.memory, agent_of(config, agent_class))
         opened = self._memory_at(memory_dir(self.directory, own))
         if opened is not None:
             yield opened.configured(own)
             return
         async with (
-            self._parts.opening_memory,  # a second one at the same time would find the ledgers in use
+            self._shared.opening_memory,  # a second one at the same time would find the ledgers in use
             HO3Memory.open(
-                self.directory, own, clock=self.clock, ledger_config=config.ledger, sealer=self._parts.sealer
+                self.directory, own, clock=self.clock, ledger_config=config.ledger, sealer=self._shared.sealer
             ) as memory,
         ):
             yield memory
@@ -109,26 +109,26 @@ class RunningRoot:
             "ho1m": agent.ledgers.ho1m,
             "context": agent.ledgers.context,
         }
-        config = self._parts.config
+        config = self._shared.config
         memory = self._memory_at(memory_dir(self.directory, memory_config(config.memory, agent_of(config, agent_class))))
         if memory is not None:
             opened |= {"signals": memory.signals, "overlays": memory.overlays}
         try:
             with agent.supervisor.outside.importing(subject_id):
-                return await add_folder(found, config=config, sealer=self._parts.sealer, clock=self.clock, opened=opened)
+                return await add_folder(found, config=config, sealer=self._shared.sealer, clock=self.clock, opened=opened)
         finally:  # a part of the session may have been written
             if memory is not None:
                 await memory.read_again(memory_namespace(agent_class, subject_id))
 
     async def clean_content(self) -> tuple[Path, ...]:
         """Removes the stored files that no entry names, except those that a turn has just stored."""
-        return await remove_orphans_beside(self._parts.config, self._parts.content)
+        return await remove_orphans_beside(self._shared.config, self._shared.content)
 
     async def import_conversations(
         self, file: Path, subject_id: str, agent_class: str, *, dry_run: bool
     ) -> ConversationsImport:
         """Adds conversations of other programs while turns continue."""
-        config, sealer = self._parts.config, self._parts.sealer
+        config, sealer = self._shared.config, self._shared.sealer
         check_target(config, subject_id, agent_class)
         agent = self._agent(agent_class, False)
         await agent.ready()
@@ -142,7 +142,7 @@ class RunningRoot:
 
     def _memory_at(self, directory: Path) -> HO3Memory | None:
         """The open memory in a directory, whichever class uses it."""
-        opened = self._parts.memories.values()
+        opened = self._shared.memories.values()
         return next((each for each in opened if each.signals.path.parent == directory), None)
 
 

@@ -1,1 +1,1 @@
-"""The agent classes of a runtime: how each is built and opened, and the parts that they share."""
+"""The agent classes of a runtime: how each is built and opened, and the components that they share."""

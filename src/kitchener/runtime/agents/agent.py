@@ -1,7 +1,7 @@
 """Builds one agent class of a runtime: its executor behind a mailbox, its supervisor, and the task that holds its ledgers.
 
 `open_agents.py` creates one `Agent` for each configured class, and for other classes on first use. An agent knows no other
-agent; `RuntimeParts` has the parts that they share. Explained in `docs/runtime.md`.
+agent; `RuntimeComponents` has what they share. Explained in `docs/runtime.md`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ from kitchener.logs import get_logger
 from kitchener.records.turn import UpdateListener
 from kitchener.records.work_order import WorkOrder
 from kitchener.runtime.agents.class_tools import tools_of
-from kitchener.runtime.agents.shared_parts import RuntimeParts
+from kitchener.runtime.agents.shared_components import RuntimeComponents
 from kitchener.runtime.memories import memory_of
 from kitchener.runtime.queries.nested_approvals import OpenedClass
 from kitchener.runtime.root_layout import index_dir, ledger_paths
@@ -54,7 +54,7 @@ class _OpeningAttempt:
 class Agent:
     """One agent class: its executor behind its mailbox, its supervisor, and the task that holds its ledgers."""
 
-    def __init__(self, config: HO2Config, shared: RuntimeParts, supervisor_of: SupervisorOf) -> None:
+    def __init__(self, config: HO2Config, shared: RuntimeComponents, supervisor_of: SupervisorOf) -> None:
         config = with_reply_contract(config)
         self._config, self._shared = config, shared
         injected, limits = shared.injected, shared.config.limits
@@ -193,7 +193,7 @@ class Agent:
 
 
 def _resources_of(
-    shared: RuntimeParts, background: BackgroundJobs, ready: Callable[[], Awaitable[None]], kinds: ComponentKinds
+    shared: RuntimeComponents, background: BackgroundJobs, ready: Callable[[], Awaitable[None]], kinds: ComponentKinds
 ) -> SharedResources:
     """The objects that all supervisors of a runtime share."""
     return SharedResources(

@@ -21,7 +21,7 @@ from kitchener.ledger.client import abandon_ledgers
 from kitchener.logs import get_logger
 from kitchener.plain_names import quoted
 from kitchener.runtime.agents.agent import Agent
-from kitchener.runtime.agents.shared_parts import RuntimeParts
+from kitchener.runtime.agents.shared_components import RuntimeComponents
 from kitchener.runtime.queries.nested_approvals import OpenedClass
 from kitchener.runtime.root_layout import agent_of
 from kitchener.runtime.setting_checks import check_is_configured, named_class
@@ -33,10 +33,10 @@ class OpenAgents:
     """The agent classes of one runtime.
 
     Args:
-        shared: the parts that all of them share
+        shared: the components that all of them share
     """
 
-    def __init__(self, shared: RuntimeParts) -> None:
+    def __init__(self, shared: RuntimeComponents) -> None:
         self._shared, self._config = shared, shared.config
         self._agents: dict[str, Agent] = {}
         self.by_name: Mapping[str, Agent] = MappingProxyType(self._agents)

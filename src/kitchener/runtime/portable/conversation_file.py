@@ -16,7 +16,7 @@ from kitchener.clock import to_us
 from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.config.shown import described_name
 from kitchener.errors import CallerError, ConfigError
-from kitchener.plain_names import quoted
+from kitchener.plain_names import is_printable, quoted
 from kitchener.records.entries import Json, SpokenRole
 from kitchener.small_files import NOT_REGULAR, open_regular
 from kitchener.times import iso_of
@@ -205,9 +205,9 @@ class ConversationFile:
 
     def _text(self, number: int, field: str, given: object, most: int) -> str | None:
         """A name or a title; None: there is none."""
-        if given is not None and (not isinstance(given, str) or not 1 <= len(given) <= most or not given.isprintable()):
-            self._bad(number, field, quoted(given), f"expected 1 to {most} printable characters, or nothing")
-        return given
+        if given is None or is_printable(given, most):
+            return given
+        self._bad(number, field, quoted(given), f"expected 1 to {most} printable characters, or nothing")
 
     def _only(self, number: int, at: str, record: Mapping[str, object], fields: tuple[str, ...]) -> None:
         for key in record:

@@ -37,13 +37,11 @@ from kitchener.runtime.portable.source_file import SOURCES, named_by, sources_to
 from kitchener.runtime.root_layout import (
     INDEX_KEYS,
     LedgerName,
-    agent_classes,
     agent_of,
-    class_of,
     open_reader,
     open_readers,
     sealer_of,
-    settings_of,
+    settings_and_class_of,
 )
 from kitchener.times import iso_of
 
@@ -110,9 +108,7 @@ async def export_session(
         LedgerDamaged: a ledger does not verify; nothing was exported
         SealingError: `with_key`, and there is no key
     """
-    settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
-    classes = [agent_class] if agent_class is not None else await anyio.to_thread.run_sync(agent_classes, settings)
-    found = await class_of(settings, session_id, classes)
+    settings, found = await settings_and_class_of(session_id, config, root, agent_class)
     async with open_readers(settings, found) as readers:
         chosen = _Selection(session_id, found, readers, is_recalling=recall_scope_of(agent_of(settings, found)) == "subject")
         await chosen.select(on_step)

@@ -4,19 +4,19 @@ The runtime binds these tools to its supervisors. Explained in `docs/tools.md`.
 """
 
 import re
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 import anyio
 
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.tools.tool import Tool
-from kitchener.errors import RuntimeClosed, ToolError
+from kitchener.errors import ToolError
 from kitchener.ids import AGENT_CLASS_FORM, SessionId, is_agent_class
 from kitchener.plain_names import quoted
 from kitchener.records.tools.tool_context import ToolContext
-from kitchener.records.turn import ToolProgress, ToolStarted, TurnCompleted, TurnResult, TurnUpdate
+from kitchener.records.turn import ToolProgress, ToolStarted, TurnResult, TurnUpdate
 
 AGENT_PREFIX: Final = "agent:"
 """Prefix in the setting `tools`; an agent class follows."""
@@ -55,18 +55,17 @@ class AgentTool(Tool[..., object]):
             raise ToolError(f"tool {self.tool_id!r} belongs to no runtime; pass it to open_runtime(tools=…)")
         supervisor = self._supervisor_of(self.agent_class)
         left_s = min(context.deadline - anyio.current_time(), supervisor.config.turn_deadline_s)
-        turn: Any = {
-            "session_id": await self._session(supervisor, context),
-            "idempotency_key": context.idempotency_key,
-            "deadline": max(left_s, 0.001),
-        }
-        if context.report is None:  # nobody watches
-            result: Any = await supervisor.handle_turn(message, **turn)
-        else:
-            result = await _reported_result(supervisor.stream_turn(message, **turn), context)
+        result: TurnResult = await supervisor.handle_turn(
+            message,
+            session_id=await self._session(supervisor, context),
+            idempotency_key=context.idempotency_key,
+            deadline=max(left_s, 0.001),
+            # With a listener, models are asked to stream.
+            listener=partial(_report, context) if context.report is not None else None,
+        )
         if result.error is not None:
             raise ToolError(f"{self.agent_class} could not answer ({result.error.kind}): {result.response}")
-        return str(result.response)
+        return result.response
 
     async def _session(self, supervisor: HO2Supervisor, context: ToolContext) -> SessionId:
         """The session of the asked class that belongs to the caller's session; a new one if that was ended."""
@@ -78,21 +77,13 @@ class AgentTool(Tool[..., object]):
             return await supervisor.start_session(subject_id=context.subject_id, external_id=name)
 
 
-async def _reported_result(updates: AsyncGenerator[TurnUpdate, None], context: ToolContext) -> TurnResult:
-    """The result of a turn. Reports the turn's tools and their progress to the listener of the calling turn."""
-    result = None
-    async with aclosing(updates):
-        async for update in updates:
-            if isinstance(update, ToolStarted):
-                await context.progress(message=update.tool_id)
-            elif isinstance(update, ToolProgress):
-                said = update.tool_id if update.message is None else f"{update.tool_id}: {update.message}"
-                await context.progress(update.value, update.total, said)
-            elif isinstance(update, TurnCompleted):
-                result = update.result
-    if result is None:
-        raise RuntimeClosed("the asked agent's turn ended without a result, because the runtime is closing")
-    return result
+async def _report(context: ToolContext, update: TurnUpdate) -> None:
+    """Tells those who watch the calling turn of the tools that the asked agent's turn runs, and of their progress."""
+    if isinstance(update, ToolStarted):
+        await context.progress(message=update.tool_id)
+    elif isinstance(update, ToolProgress):
+        said = update.tool_id if update.message is None else f"{update.tool_id}: {update.message}"
+        await context.progress(update.value, update.total, said)
 
 
 def agent_tool(

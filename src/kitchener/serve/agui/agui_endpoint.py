@@ -33,7 +33,7 @@ from kitchener.serve.event_stream import EventStream, until_gone
 from kitchener.serve.native.session_access import SessionAccess
 from kitchener.serve.operations_table import Parameter, Served
 from kitchener.serve.problems import RequestRefused, problem_for
-from kitchener.serve.served_turns import ServedTurn, ServedTurns
+from kitchener.serve.served_turns import ServedTurn, ServedTurns, StreamedRun
 
 MAX_SHOWN_TURNS: Final = 500
 """Most turns of a thread, the newest ones, that a client without messages gets."""
@@ -134,9 +134,7 @@ class AguiEndpoint:
             then = self._replying(supervisor, session, asked, content)
         place_of(request).check_continuation()
         give, made = continued_run(supervisor, asked.outputs, then), RunEvents(asked)
-        turn = self._turns.begin(place_of(request), supervisor.agent_class, session.session_id, give)
-        if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
-            return self._stream(supervisor, made, session, None, asked)
+        turn = await self._begun(request, supervisor, session, give)
         return self._stream(supervisor, made, session, turn, asked)
 
     async def _has_run(self, supervisor: HO2Supervisor, session_id: str, run_id: str) -> bool:
@@ -155,12 +153,15 @@ class AguiEndpoint:
         place_of(request).check_continuation()
         answered = {approval_id for approval_id, _ in given}
         made = RunEvents(asked, [(each.approval_id, each.tool_id) for each in requested if each.approval_id in answered])
-        turn = self._turns.begin(
-            place_of(request), supervisor.agent_class, session.session_id, partial(_answer_all, supervisor, given)
-        )
-        if not await until_gone(request.receive, turn.wait_begun, turn.leave):  # other calls still wait, so nothing has run
-            return self._stream(supervisor, made, session, None, asked)
+        turn = await self._begun(request, supervisor, session, partial(_answer_all, supervisor, given))
         return self._stream(supervisor, made, session, turn, asked)
+
+    async def _begun(
+        self, request: Request, supervisor: HO2Supervisor, session: SessionManager, give: StreamedRun
+    ) -> ServedTurn | None:
+        """The turn that continues; None: other calls still wait, so nothing has run."""
+        turn = self._turns.begin(place_of(request), supervisor.agent_class, session.session_id, give)
+        return turn if await until_gone(request.receive, turn.wait_begun, turn.leave) else None
 
     async def _asking(self, supervisor: HO2Supervisor, subject_id: str, asked: AskedRun) -> SessionManager:
         """The session of a thread in which a call waits.

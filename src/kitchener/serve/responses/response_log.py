@@ -6,10 +6,11 @@ that it lacks. Explained in `docs/server.md`.
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Final, Unpack
+from typing import Final, Unpack
 
 import anyio
 
+from kitchener.serve.answer_models.response_answers import MessageStatus
 from kitchener.serve.chat_completions.chat_chunks import DONE
 from kitchener.serve.event_stream import event
 from kitchener.serve.responses.response_objects import (
@@ -143,7 +144,7 @@ class ResponseLog:
         assert self.head is not None
         return self.head.message_id + (f"_{self._output_index}" if self._output_index else "")
 
-    def _close_message(self, status: Any) -> None:
+    def _close_message(self, status: MessageStatus) -> None:
         self._add_part("response.output_text.done", text=self._text, logprobs=[])
         self._add_part("response.content_part.done", part=text_part(self._text))
         self._add_item("done", message_item(self._item_id, self._text, status))
@@ -165,10 +166,10 @@ class ResponseLog:
     def _add_item(self, what: str, item: Mapping[str, object]) -> None:
         self._add(f"response.output_item.{what}", output_index=self._output_index, item=item)
 
-    def _add_part(self, name: str, **fields: Any) -> None:
+    def _add_part(self, name: str, **fields: object) -> None:
         self._add(name, item_id=self._item_id, output_index=self._output_index, content_index=0, **fields)
 
-    def _add(self, name: str, **fields: Any) -> None:
+    def _add(self, name: str, **fields: object) -> None:
         number = self._first + len(self._events)
         added = event({"type": name, "sequence_number": number, **fields}, name=name)
         self._events.append(added)

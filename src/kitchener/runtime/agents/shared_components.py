@@ -1,4 +1,4 @@
-"""The parts of a runtime that all its agent classes share, and the arguments of `open_runtime` that are among them."""
+"""The components of a runtime that all its agent classes share, and the arguments of `open_runtime` that are among them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -86,8 +86,8 @@ class WriteFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeParts:
-    """The parts of a runtime that all agent classes share."""
+class RuntimeComponents:
+    """The components of a runtime that all agent classes share."""
 
     config: RuntimeConfig
     source: str

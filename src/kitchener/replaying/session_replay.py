@@ -53,7 +53,7 @@ from kitchener.replaying.report import PolicyChange, ReplayDivergence, ReplayRep
 from kitchener.replaying.signatures import RecordedSigners
 from kitchener.replaying.tape import Diverged, Tape
 from kitchener.runtime.agents.class_tools import tools_of
-from kitchener.runtime.root_layout import agent_classes, class_of, ledger_ids, ledger_paths, settings_of
+from kitchener.runtime.root_layout import ledger_ids, ledger_paths, settings_and_class_of
 from kitchener.runtime.tools.connected_servers import wanted_tools
 
 _ANONYMOUS: Final = anonymous_subject("")
@@ -81,9 +81,7 @@ async def replay_session(
         LedgerDamaged: a ledger does not verify
         ConfigError, PromptError, ToolError: the settings, prompts or tools of the agent class are wrong
     """
-    settings = await anyio.to_thread.run_sync(partial(settings_of, config, root))
-    classes = [agent_class] if agent_class is not None else await anyio.to_thread.run_sync(agent_classes, settings)
-    found = await class_of(settings, session_id, classes)
+    settings, found = await settings_and_class_of(session_id, config, root, agent_class)
     async with open_replays(settings, found, tools=tools) as replays:
         return await replays.replay(session_id)
 

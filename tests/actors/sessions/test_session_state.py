@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from kitchener import tool
-from kitchener.actors.sessions.state import (
+from kitchener.actors.sessions.session_state import (
     MAX_FAILED_KEPT,
     OpenTurn,
     PastTurn,
