@@ -4,7 +4,6 @@ Plain values. `retriever.py` gathers them, or the turn makes them of a projectio
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, NotRequired, TypedDict
 
 from kitchener.canonical import digest
@@ -43,8 +42,7 @@ class AssembledContext(TypedDict):
     """Chat messages, alternately of the user and the agent, oldest first; only in chat layout."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextFragment:
+class ContextFragment(NamedTuple):
     """One piece of gathered context."""
 
     source: str
@@ -67,7 +65,7 @@ class ContextFragment:
 
     def located(self, ref: Ref, timestamp: str) -> "ContextFragment":
         """This fragment with the entry that holds it."""
-        return replace(self, ref=ref, timestamp=timestamp)
+        return self._replace(ref=ref, timestamp=timestamp)
 
     def as_mapping(self) -> FragmentMapping:
         """Source, id and size as JSON types. The content is omitted, because the context's text contains it."""

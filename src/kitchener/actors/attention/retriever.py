@@ -6,7 +6,6 @@ the fragments. The turn decides whether the model sees them. Explained in `docs/
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -118,7 +117,7 @@ class AttentionRetriever:
             known = {fragment.source_id for fragment in recent}
             matches = [found for found in matches if found.source_id not in known][:max_matches]
             if self._is_chat:
-                matches = [replace(found, said=()) for found in matches]
+                matches = [found._replace(said=()) for found in matches]
         found = [*reversed(recent), *map(_result_fragment, reversed(results)), *matches]
         return self._laid_out(found, len(lists), elapsed_ms, cut_by)
 
