@@ -574,7 +574,7 @@ CHANGE_A_SESSION = {
 def test_only_entries_change_the_state_of_a_session() -> None:
     """`append` and `write_all` fold what they have written; nobody repeats by hand what an entry says."""
     fields = {each.name for each in dataclasses.fields(SessionState)}
-    folds = {f"src/kitchener/actors/sessions/{name}.py" for name in ("state", "pending_approvals")}
+    folds = {f"src/kitchener/actors/sessions/{name}.py" for name in ("session_state", "pending_approvals")}
     found = {
         f"{relative(path)}: {function.name}"
         for path, function in nodes_where("state.")
