@@ -109,7 +109,7 @@ TESTED_ELSEWHERE = {
     "ledger/bundles": "with both programs that verify them: tests/verifier",
     "inspection": "through the commands that print it: tests/cli",
     "inspection/turns": "through the commands that print it: tests/cli/context, and the server: tests/serve/native",
-    "serve/answer_models": "every answer to the tests of the server is compared with its description: tests/serve/described.py",
+    "serve/answer_models": "every answer of the server is compared with its description: tests/serve/shared/described.py",
     "replaying": "tests/replay",
     "replaying/on_record": "tests/replay",
 }
@@ -375,7 +375,7 @@ def test_the_repository_holds_no_keys_and_no_indexes_of_a_ledger() -> None:
 
 
 def test_property_tests_that_count_their_examples_draw_more_in_a_soak() -> None:
-    """A fixed number is the same in both runs; `tests/property_examples.py` has the two."""
+    """A fixed number is the same in both runs; `tests/shared/property_examples.py` has the two."""
     tests = (path for path in repository_files() if path.suffix == ".py" and path.is_relative_to(ROOT / "tests"))
     fixed = [relative(path) for path in tests if re.search(r"max_examples=\d", path.read_text(encoding="utf-8"))]
     assert fixed == ["tests/conftest.py"]

@@ -22,10 +22,10 @@ from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import ScriptedExecutor, echo, open_by_hand, open_scripted, read_all, scripted_config
-from tests.actors.waiting import settle
+from tests.actors.time_control import settle
 from tests.hostile.code.strays import Stray, of_its_own_task, on_asyncio, with_strays
 from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystander
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime."""
