@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.property_examples import FEW, MANY
-from tests.top_level import pytest_sessionfinish, pytest_sessionstart, pytest_terminal_summary
+from tests.shared.property_examples import FEW, MANY
+from tests.shared.top_level import pytest_sessionfinish, pytest_sessionstart, pytest_terminal_summary
 
 __all__ = ["pytest_sessionfinish", "pytest_sessionstart", "pytest_terminal_summary"]
 

@@ -17,9 +17,9 @@ from kitchener.cancellation import (
     start_apart,
 )
 from kitchener.errors import ActorStopped, LedgerWriteError
-from tests.hostile.code.stopping import BEHAVIOURS
+from tests.hostile.code.stopped_code import BEHAVIOURS
 from tests.hostile.code.strays import of_a_kept_one, of_its_own_task
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 
 class OfItsOwn(BaseException):

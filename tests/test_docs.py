@@ -34,7 +34,7 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, Uses, open_desk
 from tests.acceptance.approval.kit import model as asking
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all, scripted_config
-from tests.cli.commands import finish, start
+from tests.cli.shared.commands import finish, start
 from tests.erasure import kit as erasure
 from tests.replay.corpus import START_US, BreakingClock
 

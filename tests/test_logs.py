@@ -18,9 +18,9 @@ from kitchener.logs import JsonLogLines, LogLines, get_logger
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
-from tests.cli.commands import finish, start
-from tests.logs import captured_logs
-from tests.replay.recording import TOOLS
+from tests.cli.shared.commands import finish, start
+from tests.replay.shared.recorded_sessions import TOOLS
+from tests.shared.logs import captured_logs
 
 SOURCES = Path(__file__).parents[1] / "src" / "kitchener"
 FAILING = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kitchener.small_files import is_directory, is_file, is_there, replace_private, replacing
-from tests.cli.permissions import deny
+from tests.cli.shared.permissions import deny
 
 
 def mode(path: Path) -> int:

@@ -31,7 +31,18 @@ def test_only_what_belongs_in_the_top_level_is_committed_there() -> None:
 def run_tests(folder: Path, body: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_it.py").write_text(f"import pathlib\n\ndef test_it():\n    {body}\n")
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "xdist.plugin", "-p", "tests.top_level", *options, "test_it.py")
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "xdist.plugin",
+        "-p",
+        "tests.shared.top_level",
+        *options,
+        "test_it.py",
+    )
     # Plugins of other libraries, which these runs do not use, take longer to load than the rest.
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)

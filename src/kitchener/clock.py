@@ -59,8 +59,10 @@ def to_us(moment: datetime) -> int:
 
 
 class TimestampText:
-    """Renders microseconds as `2026-02-18T10:30:00.000001+00:00`, remembering the text of the current second.
+    """Renders microseconds as `2026-02-18T10:30:00.000001+00:00`, with the text of the last second cached.
 
+    A turn renders 17 times (`benchmarks.steps`), each time with 5,300 instructions in place of the 22,200 of `iso_of`
+    (`valgrind --tool=cachegrind`). That saves 6 % of the instructions of a turn.
     One instance belongs to one writer; it is not shared between threads.
     """
 

@@ -28,7 +28,7 @@ from tests.acceptance.stack import (
     read_all,
     synthesizes,
 )
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 LARGE = Cost(input_tokens=2_000, output_tokens=1_000, llm_calls=1)
 

@@ -29,7 +29,7 @@ from kitchener.records.outputs import Classification
 from kitchener.records.turn import ConsolidationCandidate, ConsolidationCandidates
 from kitchener.records.work_order import Cost
 from kitchener.testing import FakeClock
-from tests.acceptance.memory.remembering import ADA, LESSON, MANUAL, QUESTIONS, say, student
+from tests.acceptance.memory.memory_kit import ADA, LESSON, MANUAL, QUESTIONS, say, student
 from tests.acceptance.stack import QUICK, places, scripted_config
 
 SETTINGS = """

@@ -17,11 +17,11 @@ from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request, use_tool
-from tests.acceptance.memory.remembering import signal_ids
+from tests.acceptance.memory.memory_kit import signal_ids
 from tests.acceptance.stack import QUICK, echo, open_scripted, read_all, scripted_config
 from tests.cli.conftest import Cli, cli
-from tests.gateway.fake_server import events as streamed
-from tests.gateway.fake_server import fake_server
+from tests.gateway.shared.fake_server import events as streamed
+from tests.gateway.shared.fake_server import fake_server
 
 __all__ = ["cli"]
 SID: Final = "SES-0000000a"

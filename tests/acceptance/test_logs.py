@@ -20,9 +20,9 @@ from kitchener.plain_names import origin_of
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.memory.remembering import LESSON
+from tests.acceptance.memory.memory_kit import LESSON
 from tests.acceptance.stack import QUESTION, scripted_config
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 SECRET = "xyzzy-4711"
 FAULTS = [

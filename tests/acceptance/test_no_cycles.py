@@ -18,7 +18,7 @@ from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE
 from tests.acceptance.stack import QUESTION, echo, open_scripted
-from tests.cycles import left_in_cycles
+from tests.shared.cycles import left_in_cycles
 
 Turn = Callable[[HO2Supervisor, str], Awaitable[object]]
 

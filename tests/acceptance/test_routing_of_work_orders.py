@@ -15,9 +15,9 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.memory.remembering import LESSON, MANUAL
+from tests.acceptance.memory.memory_kit import LESSON, MANUAL
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 TYPES: Final = {"classification": "classify", "synthesis": "synthesize", "verification": "verify"}
 NIGHT: Final = "RESIDENT:night"

@@ -16,7 +16,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 DEFAULT: Final = HO2Config()
 SEARCH: Final = {"speech_act": "command", "tool_request": {"tool_id": "fetch", "arguments": {"size": 100}}}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kitchener.cli.app import invoke
-from tests.cli.commands import Outcome
 from tests.cli.memory.memories import fill
+from tests.cli.shared.commands import Outcome
 
 Cli = Callable[..., Outcome]
 

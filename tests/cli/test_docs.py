@@ -11,8 +11,8 @@ import pytest
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import load_config
 from kitchener.runtime.setting_checks import check_config
-from tests.cli.command_list import every_command
 from tests.cli.conftest import Cli
+from tests.cli.shared.command_list import every_command
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("commands.md", "configuration.md")

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import HO2M
 from tests.cli.memory.memories import OVERLAYS, SETTINGS, is_one_line
-from tests.cli.permissions import deny
+from tests.cli.shared.permissions import deny
 
 NOT_KNOWN = "SES-00000000"
 NO_TURN = "T-00000000-000001"

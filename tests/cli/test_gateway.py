@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import finish, start
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
 from tests.cli.memory.memories import is_one_line
+from tests.cli.shared.commands import finish, start
 from tests.replay.test_replay_identical import files
 
 OTHER = """

@@ -10,9 +10,9 @@ from cyclopts import Parameter
 
 from kitchener.cli.app import invoke
 from kitchener.cli.options import OUTPUT_NAMES, MayBeLast
-from tests.cli.command_list import every_command
-from tests.cli.commands import write_messages
 from tests.cli.conftest import Cli, as_own_process
+from tests.cli.shared.command_list import every_command
+from tests.cli.shared.commands import write_messages
 
 IDS = {"session", "turn", "before", "after", "good", "bad", "intent", "parent", "artifact", "subject", "entry", "void", "item"}
 """Names of the parameters that are ids."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command_server import Started
-from tests.cli.commands import environment, finish, start, start_program, write_messages
+from tests.cli.shared.command_server import Started
+from tests.cli.shared.commands import environment, finish, start, start_program, write_messages
 
 STOPS = """
 import os, runpy, sys

@@ -10,9 +10,9 @@ from kitchener.cli import app
 from kitchener.cli.options import JsonFlag
 from kitchener.cli.terminal.output import print_json
 from kitchener.errors import KitchenerError
-from tests.cli.command_list import every_command, examples_of
-from tests.cli.commands import Outcome, finish, start_program
 from tests.cli.conftest import Cli
+from tests.cli.shared.command_list import every_command, examples_of
+from tests.cli.shared.commands import Outcome, finish, start_program
 
 
 def commands() -> Iterator[tuple[str, Callable[..., Any]]]:

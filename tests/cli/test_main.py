@@ -14,9 +14,9 @@ import pytest
 from cyclopts import Parameter
 
 from kitchener.cli.app import build_app
-from tests.cli.command_list import every_command, examples_of
-from tests.cli.commands import finish, start, start_program, write_messages
 from tests.cli.conftest import Cli
+from tests.cli.shared.command_list import every_command, examples_of
+from tests.cli.shared.commands import finish, start, start_program, write_messages
 
 LEAVES = [
     "init",

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kitchener.sealing import Keyring
-from tests.cli.commands import write_messages
 from tests.cli.conftest import Cli
+from tests.cli.shared.commands import write_messages
 
 SETTINGS = '[agents.ADMIN]\ncontext_mode = "enforce"\n[agents."RESIDENT:bo"]\ncontext_mode = "enforce"\n'
 

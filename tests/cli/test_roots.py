@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command_list import every_command, examples_of
 from tests.cli.conftest import Cli
+from tests.cli.shared.command_list import every_command, examples_of
 from tests.runtime.admin.test_commands import READS
 
 NEEDS_NO_ROOT = {"completion", "config check", "config schema", "config show", "doctor", "mcp check", "mcp list"}

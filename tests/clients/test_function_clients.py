@@ -11,8 +11,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from kitchener.testing import ScriptedProvider
 from tests.clients.test_openai_calls import connected
-from tests.serve.functions import FLAT, NESTED, calling, weather_of
-from tests.serve.requests import serving
+from tests.serve.shared.functions import FLAT, NESTED, calling, weather_of
+from tests.serve.shared.requests import serving
 
 # On trio, the HTTP client of the library leaves generators of streams to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
-from tests.mcp.servers import calls, faulty
-from tests.serve.requests import Client, serving
+from tests.mcp.shared.servers import calls, faulty
 from tests.serve.responses.test_open_responses import unknown
 from tests.serve.responses.test_responses import asking, send_card
+from tests.serve.shared.requests import Client, serving
 
 # On trio, the HTTP client of the library leaves generators of streams to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

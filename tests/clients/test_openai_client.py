@@ -21,7 +21,7 @@ from kitchener.serve.application import open_listener
 from kitchener.serve.uvicorn_server import listen
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
-from tests.serve.requests import Client, serving
+from tests.serve.shared.requests import Client, serving
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.clients.test_openai_client import Real, listening
-from tests.serve.functions import heard, weather_of
 from tests.serve.responses.test_responses import send_card
+from tests.serve.shared.functions import heard, weather_of
 
 DOORS: Final = os.environ.get("CLIENT_DOORS", "")
 SCRIPTS: Final = Path(__file__).with_name("doors")

@@ -18,8 +18,8 @@ import pytest
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider, assert_replays
 from tests.acceptance.stack import Hold, echo
-from tests.serve.functions import use_tools
-from tests.serve.requests import COMPLETIONS, Asked, Client, serving
+from tests.serve.shared.functions import use_tools
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, serving
 
 FILES = sorted((Path(__file__).parent / "recorded").glob("*.json"))
 KEY = "key-of-the-front-end-01234"

@@ -12,7 +12,7 @@ from kitchener.runtime.admin.operations import EndSession, ReadStatistics
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 from tests.config.observed_turns import Gate, pass_time, until
-from tests.runtime.admin.listening import listening, listening_config
+from tests.runtime.admin.admin_kit import listening, listening_config
 
 
 async def asked(root: Path, operation: Any) -> str:

@@ -18,15 +18,15 @@ from kitchener.ledger import LedgerClient, Ledgers
 from kitchener.records.prompt import PromptRequest
 from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
-from tests.actors.waiting import settle
+from tests.actors.time_control import settle
 from tests.config.observed_turns import CLOCK, pass_time
-from tests.gateway.asking import Told, ask, failure, gateway_of, in_virtual_time
-from tests.gateway.fake_server import completion, fake_server
-from tests.gateway.secured_server import certificates
+from tests.gateway.shared.fake_server import completion, fake_server
+from tests.gateway.shared.gateway_kit import Told, ask, failure, gateway_of, in_virtual_time
+from tests.gateway.shared.secured_server import certificates
 from tests.gateway.test_gateway import Remote
 from tests.ledger.support import FaultFS, SetClock, fact, fill, open_ledger
-from tests.memory.kit import open_memory, recur
-from tests.telemetry.watching import Watch
+from tests.memory.shared.kit import open_memory, recur
+from tests.telemetry.watch import Watch
 
 _HOUR_US: Final = 3_600_000_000
 

@@ -18,7 +18,7 @@ from tests.actors.similarity.kit import CHATTER, DOG, QUESTION, Meanings, config
 from tests.actors.similarity.test_store import count
 from tests.config.observed_turns import CLOCK
 from tests.contract.test_embeddings import answering
-from tests.gateway.fake_server import fake_server
+from tests.gateway.shared.fake_server import fake_server
 
 
 async def talked(root: Path, **embeddings: Any) -> Hashable:

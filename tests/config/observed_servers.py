@@ -19,7 +19,7 @@ from kitchener.mcp.server import McpServer
 from kitchener.records.tools.server_tools import ServerTool
 from kitchener.runtime.tools.connected_servers import look_at_servers, secrets_of
 from tests.config.observed_turns import CLOCK, until
-from tests.mcp.servers import SCRIPT, calls, faulty, listed
+from tests.mcp.shared.servers import SCRIPT, calls, faulty, listed
 
 ABSENT = "no-such-program"
 """A command that fails at once."""

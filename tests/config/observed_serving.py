@@ -18,10 +18,10 @@ from kitchener.runtime.root_layout import ledger_paths
 from kitchener.serve.application import open_listener
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
-from tests.actors.waiting import settle
+from tests.actors.time_control import settle
 from tests.config.observed_turns import Gate, pass_time, until
 from tests.ledger.support import open_ledger
-from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
 
 KEY = "a-key-of-this-test"
 CLIENT = {"key": "env:SERVED_KEY", "subject": "ada"}

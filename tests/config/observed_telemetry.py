@@ -10,7 +10,7 @@ from kitchener.errors import ProviderError
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import scripted_config
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 CALLER = trace.SpanContext(trace_id=4711, span_id=42, is_remote=True, trace_flags=trace.TraceFlags(1))
 

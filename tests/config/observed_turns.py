@@ -23,7 +23,7 @@ from kitchener.runtime import Runtime, open_runtime
 from kitchener.runtime.loading import load_config
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.durability.test_durability import HeldDisk, complete_but_not_durable
-from tests.acceptance.memory.remembering import EASY, lives, say, student
+from tests.acceptance.memory.memory_kit import EASY, lives, say, student
 from tests.acceptance.sessions.test_nested_turns import Relay, passing_on
 from tests.acceptance.sessions.test_shutdown import BrokenForExecutors
 from tests.acceptance.stack import (
@@ -37,8 +37,8 @@ from tests.acceptance.stack import (
     scripted_config,
 )
 from tests.actors.attention.test_retriever import Reader, retriever
-from tests.actors.waiting import settle
-from tests.prompts import shown_text
+from tests.actors.time_control import settle
+from tests.shared.prompts import shown_text
 
 T = TypeVar("T")
 

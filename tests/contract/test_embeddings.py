@@ -17,7 +17,7 @@ from kitchener.config import EmbeddingsConfig, RuntimeConfig
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.records.embedding import EmbeddingProvider
 from tests.actors.similarity.kit import Meanings, vector
-from tests.gateway.fake_server import Answer, Hit, fake_server
+from tests.gateway.shared.fake_server import Answer, Hit, fake_server
 
 TEXTS = ("The dog slept on the sofa all day.", "A car broke down in the tunnel.", "", "  \n", "Žluťoučký kůň 🐎", "x" * 5_000)
 NEEDS_EXTRA = pytest.mark.skipif(

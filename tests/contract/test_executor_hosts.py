@@ -27,7 +27,7 @@ from kitchener.records.turn import TextDelta, TurnUpdate, UpdateListener
 from kitchener.records.work_order import HO1ExecutorProtocol, WorkOrder
 from kitchener.testing import ScriptedProvider
 from tests.actors.executor.executor_kit import CLASSIFY, LIBRARY, SYNTHESIZE, work_order
-from tests.actors.waiting import settle, settle_then
+from tests.actors.time_control import settle, settle_then
 
 BOUNDS: dict[str, Any] = {
     "name": "the host",

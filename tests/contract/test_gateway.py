@@ -24,8 +24,8 @@ from kitchener.records.prompt import (
     TextPiece,
     Usage,
 )
-from tests.actors.waiting import settle, settle_then
-from tests.gateway.asking import Told, ask, in_virtual_time
+from tests.actors.time_control import settle, settle_then
+from tests.gateway.shared.gateway_kit import Told, ask, in_virtual_time
 
 
 @dataclass

@@ -12,8 +12,8 @@ from kitchener.gateway import build_providers
 from kitchener.gateway.providers.recorded import RecordedProvider, Recording
 from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
 from kitchener.records.prompt import Message, PromptResponse, StreamingProvider, TextPiece, ToolSpec, ToolUse, Usage
-from tests.gateway.asking import ask
-from tests.gateway.fake_server import completion, events, fake_server
+from tests.gateway.shared.fake_server import completion, events, fake_server
+from tests.gateway.shared.gateway_kit import ask
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")

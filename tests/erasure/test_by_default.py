@@ -16,8 +16,8 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.runtime import erase_subject
 from kitchener.sealing import Keyring
-from tests.cli.commands import finish, start_program
-from tests.keyrings import key_at
+from tests.cli.shared.commands import finish, start_program
+from tests.shared.keyrings import key_at
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from kitchener.runtime import erase_subject
 from kitchener.ledger import LedgerReader, verify_file
 from kitchener.records import events
 from tests.erasure.kit import ADA, BO, config, found, key_files, running, sealer
-from tests.keyrings import key_at
+from tests.shared.keyrings import key_at
 
 source, work, backend, step = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 names = ("open", "write", "writev", "pwrite", "pwritev", "fsync", "fdatasync", "unlink", "remove", "rename", "replace", "link",

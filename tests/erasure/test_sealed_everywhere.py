@@ -23,7 +23,7 @@ from tests.erasure.kit import (
     found,
     verified,
 )
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 
 @pytest.fixture(scope="module")

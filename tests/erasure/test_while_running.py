@@ -34,8 +34,8 @@ from tests.erasure.kit import (
     sealer,
     verified,
 )
-from tests.logs import captured_logs
-from tests.memory.kit import learned
+from tests.memory.shared.kit import learned
+from tests.shared.logs import captured_logs
 
 ADAS = "ADMIN/ada"
 

@@ -16,7 +16,7 @@ from examples.git_historian.main import make_repository
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import load_config, open_runtime
 from kitchener.runtime.setting_checks import check_config
-from tests.cli.commands import environment, finish, start
+from tests.cli.shared.commands import environment, finish, start
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 AGENTS = {

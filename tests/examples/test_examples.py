@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from starlette.testclient import TestClient
 
-from tests.cli.commands import finish, start_program
+from tests.cli.shared.commands import finish, start_program
 
 SCRIPTS = (
     "examples.hello_bot.main",

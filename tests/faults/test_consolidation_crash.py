@@ -15,7 +15,7 @@ import pytest
 
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.memory.remembering import (
+from tests.acceptance.memory.memory_kit import (
     ADA,
     EASY,
     LESSON,
@@ -33,7 +33,7 @@ from tests.acceptance.memory.remembering import (
     student,
 )
 from tests.acceptance.stack import QUICK, open_scripted, places
-from tests.cli.commands import start_program
+from tests.cli.shared.commands import start_program
 
 OTHER: Mapping[str, Any] = {**LESSON, "context_line": "Something else altogether."}
 """What a model says that is asked again: a second time never gives the same."""
@@ -202,7 +202,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.acceptance.memory.remembering import ADA, QUESTIONS, Stopping, open_remembering, student
+from tests.acceptance.memory.memory_kit import ADA, QUESTIONS, Stopping, open_remembering, student
 
 
 async def main():

@@ -17,7 +17,7 @@ from kitchener.replaying import replay_session
 from kitchener.sealing import Sealer
 from kitchener.testing import FakeClock
 from tests.acceptance.context.context_kit import BRIDGE, ENFORCE, SID, Talk, actions, talking
-from tests.acceptance.memory.remembering import ledger_entries
+from tests.acceptance.memory.memory_kit import ledger_entries
 from tests.acceptance.stack import open_scripted, places, read_all, scripted_config
 
 ONE_BY_ONE = LedgerConfig(durability="os", linger_ms=0, max_pending_entries=1)

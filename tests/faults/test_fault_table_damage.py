@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from kitchener.ledger import verify_file
-from tests.cli.commands import finish, start
+from tests.cli.shared.commands import finish, start
 from tests.faults.ledger_process import Worker, acknowledged, holds, only
 from tests.ledger.support import LEDGER, forget_index, index_of
 

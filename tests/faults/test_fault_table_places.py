@@ -12,7 +12,7 @@ import pytest
 
 from kitchener.ledger import verify_file
 from kitchener.ledger.format.lines import StoredEntry
-from tests.cli.commands import finish, start
+from tests.cli.shared.commands import finish, start
 from tests.faults.ledger_process import Worker, acknowledged, only
 from tests.ledger.support import open_ledger
 

@@ -13,7 +13,7 @@ from kitchener.ledger import LedgerEntry, open_ledgers
 from kitchener.memory import HO3Memory
 from kitchener.memory.reader import OVERLAYS_FILE
 from kitchener.records.prompt import PromptRequest
-from tests.acceptance.memory.remembering import (
+from tests.acceptance.memory.memory_kit import (
     ADA,
     EASY,
     MANUAL,

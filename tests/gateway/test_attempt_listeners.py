@@ -8,7 +8,7 @@ import pytest
 
 from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import Attempt, PromptResponse
-from tests.gateway.asking import Told, ask, failure, gateway_of
+from tests.gateway.shared.gateway_kit import Told, ask, failure, gateway_of
 
 ONE_SLOT = {"max_concurrency": 1, "breaker_failures": 2, "max_retries": 0}
 

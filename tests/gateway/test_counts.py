@@ -19,10 +19,10 @@ from kitchener.records.prompt import MOST_TOKENS, PromptRequest, PromptResponse,
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, read_all, scripted_config
-from tests.gateway.asking import Told, ask, read_until_error
-from tests.gateway.chat_endpoints import stream_of
-from tests.gateway.fake_server import completion, error
 from tests.gateway.providers.test_models import served
+from tests.gateway.shared.chat_endpoints import stream_of
+from tests.gateway.shared.fake_server import completion, error
+from tests.gateway.shared.gateway_kit import Told, ask, read_until_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
 

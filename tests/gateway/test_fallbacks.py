@@ -16,8 +16,8 @@ from kitchener.errors import RETRYABLE_REASONS, ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider
-from tests.gateway.asking import Told, ask, failure, gateway_of, in_virtual_time
-from tests.property_examples import examples
+from tests.gateway.shared.gateway_kit import Told, ask, failure, gateway_of, in_virtual_time
+from tests.shared.property_examples import examples
 
 # --- requests that are too long -----------------------------------------------------------------------------------------
 

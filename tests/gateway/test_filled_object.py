@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.rules.filled_object import filled
 from kitchener.schemas.json_schema import JsonSchema
-from tests.gateway.asking import ask
+from tests.gateway.shared.gateway_kit import ask
 
 
 class Kind(StrEnum):

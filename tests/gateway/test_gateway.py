@@ -16,7 +16,7 @@ from kitchener.gateway import LLMGateway
 from kitchener.gateway.traits import ProviderTraits
 from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
 from kitchener.testing import ScriptedProvider, forbid_model_calls
-from tests.gateway.asking import Script, Told, ask, failure, gateway_of, in_virtual_time
+from tests.gateway.shared.gateway_kit import Script, Told, ask, failure, gateway_of, in_virtual_time
 
 # --- what is told and what comes back -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
-from tests.gateway.asking import Told, ask, failure, gateway_of, in_virtual_time
+from tests.gateway.shared.gateway_kit import Told, ask, failure, gateway_of, in_virtual_time
 from tests.gateway.test_learned_pace import Bucket, Limit, Window
 
 

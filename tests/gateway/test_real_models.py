@@ -17,7 +17,7 @@ from benchmarks.real import drive
 from benchmarks.real.drive import DataError, Streamed, figures, read_dialogues, spread
 from benchmarks.real.install import RUNTIME_VERSION, InstallError, install, prebuilt, run
 from benchmarks.shared import instant_server
-from tests.cli.commands import finish, start
+from tests.cli.shared.commands import finish, start
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway
 from kitchener.gateway.routing import Candidate, check_router, plan_route, route
 from kitchener.testing import ScriptedProvider
-from tests.gateway.asking import Told, ask
+from tests.gateway.shared.gateway_kit import Told, ask
 
 
 def two_places() -> tuple[LLMGateway, ScriptedProvider, ScriptedProvider]:

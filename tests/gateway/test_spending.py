@@ -21,8 +21,8 @@ from kitchener.runtime import open_runtime
 from kitchener.runtime.setting_checks import unpriced_models
 from kitchener.testing import FakeClock, ScriptedProvider, prompt_request
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
-from tests.gateway.asking import Told, gateway_of
-from tests.payloads import payload_of
+from tests.gateway.shared.gateway_kit import Told, gateway_of
+from tests.shared.payloads import payload_of
 
 PRICE: Final = ModelPrice(input_per_million=1.0, output_per_million=10.0)
 DAY_S: Final = 86_400

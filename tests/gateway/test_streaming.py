@@ -25,8 +25,8 @@ from kitchener.records.prompt import (
     Usage,
 )
 from kitchener.testing import ScriptedProvider
-from tests.gateway.asking import Told, ask, cancel_a_reader, read_until_error
-from tests.property_examples import examples
+from tests.gateway.shared.gateway_kit import Told, ask, cancel_a_reader, read_until_error
+from tests.shared.property_examples import examples
 
 
 class Pieces:

@@ -23,7 +23,7 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted, read_all
 from tests.hostile.kit import BYSTANDER
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 NAMESPACE: Final = "ADMIN/ada"
 KIND: Final = "intent:question"

@@ -24,10 +24,10 @@ from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import ScriptedExecutor, echo, open_by_hand, open_scripted, read_all, scripted_config
-from tests.gateway.fake_server import Answer, completion, error, fake_server
-from tests.gateway.fake_server import events as stream_of
+from tests.gateway.shared.fake_server import Answer, completion, error, fake_server
+from tests.gateway.shared.fake_server import events as stream_of
 from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystander
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime, so that a few attacks tell as much as many."""

@@ -21,10 +21,10 @@ from kitchener.records.turn import TextDelta
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.runtime.setting_checks import check_config
 from tests.acceptance.stack import QUESTION, QUICK, read_all
-from tests.gateway.asking import ask
-from tests.gateway.fake_server import Answer, FakeServer, Hit, completion, error, events, fake_server, hang
+from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion, error, events, fake_server, hang
+from tests.gateway.shared.gateway_kit import ask
 from tests.hostile.kit import bystander
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")

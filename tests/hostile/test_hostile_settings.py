@@ -20,7 +20,7 @@ from kitchener.runtime import open_runtime
 from kitchener.runtime.loading import load_config
 from kitchener.runtime.setting_checks import check_config
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 DIGITS: Final = "9" * 5_000
 DEEP: Final = 2_000

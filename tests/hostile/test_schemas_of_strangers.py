@@ -15,8 +15,8 @@ from kitchener.records.tools.client_tools import ClientToolset
 from kitchener.schemas.json_schema import MAX_COUNTED_PAIRS, MAX_STEPS, JsonSchema
 from kitchener.schemas.pattern_limits import MAX_BACKTRACKS, MAX_PATTERNS, match_steps
 from kitchener.testing import ScriptedProvider, replay_session
-from tests.serve.functions import calling, use_tools
-from tests.serve.requests import COMPLETIONS, Asked, Client, serving
+from tests.serve.shared.functions import calling, use_tools
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, serving
 
 LARGE = "(?i)[a-z]{4000}"
 """Compiles to more than a megabyte, in some 20 ms."""

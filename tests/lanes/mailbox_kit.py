@@ -10,7 +10,7 @@ from anyio.abc import TaskGroup
 from kitchener.errors import ActorStopped
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
-from tests.actors.waiting import settle
+from tests.actors.time_control import settle
 
 
 class GatedHandler:

@@ -7,7 +7,7 @@ from kitchener.errors import ToolError
 from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.mailbox import INTERACTIVE, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
-from tests.actors.waiting import settle, settle_then
+from tests.actors.time_control import settle, settle_then
 from tests.lanes.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
 
 

@@ -8,10 +8,10 @@ from kitchener.lanes.mailbox import (
     INTERACTIVE,
     Mailbox,
 )
-from tests.actors.waiting import in_virtual_time, settle
+from tests.actors.time_control import in_virtual_time, settle
 from tests.hostile.code.strays import of_a_kept_one
 from tests.lanes.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened, stopped_by
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 
 async def test_an_error_of_ours_is_an_answer_and_no_failure_of_the_actor() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener.lanes.mailbox import INTERACTIVE
-from tests.actors.waiting import settle
+from tests.actors.time_control import settle
 from tests.lanes.mailbox_kit import NOTHING, Asker, GatedHandler, ask_in_order, counts, mailbox_of, opened
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 
 def origin(message: str) -> str:

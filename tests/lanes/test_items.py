@@ -12,7 +12,7 @@ from kitchener.errors import ActorStopped, CallerError
 from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.mailbox import INTERACTIVE, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
-from tests.actors.waiting import settle
+from tests.actors.time_control import settle
 
 
 @dataclass(eq=False)

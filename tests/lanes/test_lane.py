@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitchener.lanes.lane import Lane
-from tests.gateway.asking import in_virtual_time
-from tests.property_examples import examples
+from tests.gateway.shared.gateway_kit import in_virtual_time
+from tests.shared.property_examples import examples
 
 FAR = 1e6
 

@@ -13,7 +13,7 @@ from kitchener.lanes.mailbox import (
     INTERACTIVE,
 )
 from kitchener.records.work_order import WorkOrder
-from tests.actors.waiting import in_virtual_time, settle
+from tests.actors.time_control import in_virtual_time, settle
 from tests.lanes.mailbox_kit import NOTHING, GatedHandler, ask_at_once, ask_in_order, counts, mailbox_of, opened
 
 

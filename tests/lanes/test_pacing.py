@@ -15,9 +15,9 @@ from kitchener.errors import ActorStopped, Overloaded
 from kitchener.gateway.resilience import Pace
 from kitchener.lanes.mailbox import INTERACTIVE, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
-from tests.gateway.asking import in_virtual_time
+from tests.gateway.shared.gateway_kit import in_virtual_time
 from tests.gateway.test_resilience import most_in_a_minute
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 FAR = 1e6
 

@@ -8,7 +8,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from kitchener.lanes.wakeups import EventSignal, FutureLike, Parking, Wakeup, parkings, signals
-from tests.actors.waiting import settle
+from tests.actors.time_control import settle
 
 
 @pytest.fixture(params=["the loop's own", "any backend's"])

@@ -11,7 +11,7 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import CallerError, LedgerClosed, LedgerDamaged, LedgerPathError, LedgerTailMissing
 from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.records.index_keys import index_keys
-from tests.cli.commands import start_program
+from tests.cli.shared.commands import start_program
 from tests.ledger.killed_writer import PROGRAM
 from tests.ledger.support import LEDGER, change, fact, fill, forget_index, numbers, open_ledger
 

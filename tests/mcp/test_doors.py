@@ -22,7 +22,7 @@ from kitchener.config import ApprovalConfig, McpServerConfig
 from kitchener.records.turn import ToolProgress, TurnCompleted
 from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime
-from tests.mcp.servers import offered, open_desk, say, settings_of, until
+from tests.mcp.shared.servers import offered, open_desk, say, settings_of, until
 
 DOORS: Final = os.environ.get("MCP_DOORS", "")
 PACKAGES: Final = Path(DOORS or ".").resolve() / "node_modules" / "@modelcontextprotocol"

@@ -16,8 +16,8 @@ from kitchener.mcp.server import McpServer
 from kitchener.records.tools.runnable_tool import ToolAnswer, ToolQuestion
 from kitchener.records.tools.server_tools import ServerTool
 from kitchener.replaying import replay_session
-from tests.mcp.http_server import QUESTION, TOKEN, HttpServer, http_server
-from tests.mcp.servers import faulty_over_http, offered, open_desk, say, settings_of, until
+from tests.mcp.shared.http_server import QUESTION, TOKEN, HttpServer, http_server
+from tests.mcp.shared.servers import faulty_over_http, offered, open_desk, say, settings_of, until
 
 # On trio, the library's HTTP client leaves generators of answers that it did not read to their end to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -9,7 +9,7 @@ import pytest
 
 from kitchener.records import events
 from kitchener.runtime import Runtime
-from tests.mcp.servers import HttpProcess, calls, faulty, faulty_over_http, listed, open_desk, say, until
+from tests.mcp.shared.servers import HttpProcess, calls, faulty, faulty_over_http, listed, open_desk, say, until
 
 SESSIONS = 50
 IDEMPOTENT = {"idempotentHint": True}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kitchener.errors import ApprovalVoid
-from tests.logs import captured_logs
-from tests.mcp.servers import calls, faulty, listed, offered, open_desk, say, until
+from tests.mcp.shared.servers import calls, faulty, listed, offered, open_desk, say, until
+from tests.shared.logs import captured_logs
 
 BOMB = {"type": "object", "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}}
 

@@ -12,7 +12,7 @@ import pytest
 from kitchener.config import ApprovalConfig, McpServerConfig
 from kitchener.records import events
 from kitchener.replaying import replay_session
-from tests.mcp.servers import calls, faulty, faulty_over_http, open_desk, settings_of
+from tests.mcp.shared.servers import calls, faulty, faulty_over_http, open_desk, settings_of
 
 Opened = Callable[[Path, list[Any]], Any]
 

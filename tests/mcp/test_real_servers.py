@@ -14,7 +14,7 @@ import pytest
 
 from kitchener.config import McpServerConfig
 from kitchener.replaying import replay_session
-from tests.mcp.servers import open_desk, settings_of
+from tests.mcp.shared.servers import open_desk, settings_of
 
 
 def server(module: str, *args: str, **settings: Any) -> McpServerConfig:

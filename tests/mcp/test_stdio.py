@@ -13,9 +13,9 @@ from kitchener.errors import ConfigError
 from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
-from tests.logs import captured_logs
-from tests.mcp.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of, until
-from tests.payloads import payload_of
+from tests.mcp.shared.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of, until
+from tests.shared.logs import captured_logs
+from tests.shared.payloads import payload_of
 
 
 async def test_a_model_calls_a_tool_of_a_server_and_the_turn_replays_identical(tmp_path: Path) -> None:

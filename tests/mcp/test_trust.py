@@ -13,8 +13,8 @@ from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
-from tests.mcp.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of
-from tests.shown_results import page_in
+from tests.mcp.shared.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of
+from tests.shared.shown_results import page_in
 
 READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 INJECTED = (

@@ -12,8 +12,8 @@ import pytest
 
 from kitchener.mcp.server import ServerStatistics
 from kitchener.runtime import Runtime
-from tests.logs import captured_logs
-from tests.mcp.servers import faulty, faulty_over_http, open_desk, say, until
+from tests.mcp.shared.servers import faulty, faulty_over_http, open_desk, say, until
+from tests.shared.logs import captured_logs
 
 # On trio, the library's HTTP client leaves generators of answers that it did not read to their end to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

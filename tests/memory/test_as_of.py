@@ -9,7 +9,7 @@ import pytest
 from kitchener.errors import LedgerClockError
 from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.memory.reader import ReadOperations
-from tests.memory.kit import HOUR, NOON, QUICK, SetClock, at, learned, open_memory, recur
+from tests.memory.shared.kit import HOUR, NOON, QUICK, SetClock, at, learned, open_memory, recur
 
 
 @pytest.fixture(scope="module")

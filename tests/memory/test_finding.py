@@ -14,9 +14,9 @@ from kitchener.errors import LedgerDamaged
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.memory import HO3Memory, MemoryReader
 from tests.ledger.support import CountedReads
-from tests.logs import captured_logs
-from tests.memory.kit import ADA, BO, SetClock, at, learned, open_memory, recur
-from tests.memory.oracle import Files, compare
+from tests.memory.shared.kit import ADA, BO, SetClock, at, learned, open_memory, recur
+from tests.memory.shared.oracle import Files, compare
+from tests.shared.logs import captured_logs
 
 SUBJECTS = [f"ADMIN/s{n}" for n in range(8)]
 SIGNALS = ["tool:read_file", "intent:question"]

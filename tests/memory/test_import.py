@@ -9,7 +9,7 @@ import pytest
 
 from kitchener.errors import KitchenerError, OverlayRefused, ProvenanceError
 from kitchener.memory import select_biases
-from tests.memory.kit import ADA, BO, SetClock, at, entries, open_memory, recur
+from tests.memory.shared.kit import ADA, BO, SetClock, at, entries, open_memory, recur
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import EntryTooLarge, LedgerLocked, LedgerWriteError
 from kitchener.ledger import verify_file
 from kitchener.memory import HO3Memory
-from tests.cli.commands import start_program
+from tests.cli.shared.commands import start_program
 from tests.ledger.support import FaultFS
-from tests.memory.killed_logger import PROGRAM, SUBJECTS
-from tests.memory.kit import ADA, QUICK, at, learned, open_memory, recur
-from tests.memory.oracle import Files, compare
+from tests.memory.shared.killed_logger import PROGRAM, SUBJECTS
+from tests.memory.shared.kit import ADA, QUICK, at, learned, open_memory, recur
+from tests.memory.shared.oracle import Files, compare
 
 DURABLE = LedgerConfig(linger_ms=0, accept_clock_jump=True)
 

@@ -10,7 +10,7 @@ import pytest
 from kitchener.memory import compute_artifact_id, gate_window_key, select_biases
 from kitchener.memory.signals import decay
 from kitchener.memory.timestamps import HOUR_US, us_of
-from tests.memory.kit import SetClock, open_memory
+from tests.memory.shared.kit import SetClock, open_memory
 
 
 @pytest.fixture(scope="module")

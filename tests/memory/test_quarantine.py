@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kitchener.errors import ProvenanceError
-from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, entries, learned, open_memory, recur
+from tests.memory.shared.kit import ADA, BO, HOUR, NOON, SetClock, at, entries, learned, open_memory, recur
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from kitchener.memory import MemoryReader, select_biases
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
-from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, entries, learned, open_memory
+from tests.memory.shared.kit import ADA, BO, HOUR, NOON, SetClock, at, entries, learned, open_memory
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from kitchener.memory import HO3Memory, MemoryReader
 from kitchener.memory.signals import event_id
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
-from tests.memory.kit import ADA, SetClock, entries, learned, open_memory
-from tests.property_examples import examples
+from tests.memory.shared.kit import ADA, SetClock, entries, learned, open_memory
+from tests.shared.property_examples import examples
 
 SESSION, TURN = "SES-0000000a", "T-0000000a-000001"
 GIVEN = ("intent:question", "domain:travel", "tool:look", "tool:look", "outcome:success")

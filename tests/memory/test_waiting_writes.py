@@ -9,8 +9,8 @@ from anyio import to_thread, wait_all_tasks_blocked
 from kitchener.memory import HO3Memory
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer, SubjectKey
-from tests.memory.kit import ADA, at, learned, open_memory, recur
-from tests.memory.oracle import Files, compare
+from tests.memory.shared.kit import ADA, at, learned, open_memory, recur
+from tests.memory.shared.oracle import Files, compare
 
 
 class SlowKeyring(Keyring):

@@ -19,7 +19,7 @@ from kitchener.errors import (
     UnknownArtifact,
 )
 from kitchener.memory import HO3Memory, MemoryReader, gate_window_key, select_biases
-from tests.memory.kit import ADA, BO, at, learned, open_memory, recur
+from tests.memory.shared.kit import ADA, BO, at, learned, open_memory, recur
 
 
 @pytest.fixture(scope="module")

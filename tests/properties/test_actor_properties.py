@@ -13,7 +13,7 @@ from kitchener.errors import Overloaded, SessionBusy, ToolError, TurnReplaced
 from kitchener.lanes.mailbox import BACKGROUND, INTERACTIVE, Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
 from tests.actors.admission.admission_kit import FAR, Message, Place
-from tests.actors.waiting import settle
+from tests.actors.time_control import settle
 
 # --- mailboxes ----------------------------------------------------------------------------------------------------------
 

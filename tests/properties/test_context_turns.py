@@ -21,7 +21,7 @@ from kitchener.records import events
 from kitchener.testing import FakeClock
 from tests.acceptance.context.context_kit import OTHER, SID, Talk, talking, without_hashes
 from tests.acceptance.stack import QUICK
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 Step = tuple[str, int]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_file
 from tests.ledger.support import SetClock, forget_index, numbers
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 Model = list[tuple[str | None, str, str]]
 SESSIONS = ("SES-00000000", "SES-00000001", "SES-00000002", None)

@@ -16,9 +16,9 @@ from kitchener.memory.bias import score
 from kitchener.memory.learned_lines import problem_of, tidy
 from kitchener.memory.signals import normalise, normalise_value
 from kitchener.times import datetime_of
-from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
-from tests.memory.oracle import Files, compare, rounded
-from tests.property_examples import examples
+from tests.memory.shared.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
+from tests.memory.shared.oracle import Files, compare, rounded
+from tests.shared.property_examples import examples
 
 SIGNALS = ["tool:read_file", "intent:question", "outcome:success"]
 SETTINGS: dict[str, Any] = {

@@ -28,7 +28,7 @@ from kitchener.records.entries import CommonPayload, payload_as
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.records.work_order import Constraints, Cost
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 # --- the state of a session ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from tests.replay import corpus
-from tests.shared_folders import made_once
+from tests.shared.shared_folders import made_once
 
 
 @pytest.fixture(scope="module")

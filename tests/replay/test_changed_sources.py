@@ -9,8 +9,8 @@ from kitchener import open_runtime, tool
 from kitchener.actors.executor.prompts import PromptLibrary
 from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.replaying import ReplayReport, SourceChange, read_prompts, replay_session
-from tests.gateway.fake_server import Answer, completion, fake_server
-from tests.replay.recording import TOOLS, record
+from tests.gateway.shared.fake_server import Answer, completion, fake_server
+from tests.replay.shared.recorded_sessions import TOOLS, record
 
 
 def changed(config: RuntimeConfig, **admin: Any) -> RuntimeConfig:

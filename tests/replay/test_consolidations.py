@@ -12,9 +12,9 @@ from kitchener.runtime import open_runtime
 from kitchener.runtime.root_layout import settings_of
 from kitchener.sealing import Keyring
 from kitchener.testing import FakeClock, ScriptedProvider
-from tests.acceptance.memory.remembering import LESSON
+from tests.acceptance.memory.memory_kit import LESSON
 from tests.acceptance.stack import QUICK, scripted_config
-from tests.replay.recording import TOOLS, model, record, say_all
+from tests.replay.shared.recorded_sessions import TOOLS, model, record, say_all
 from tests.replay.test_replay_diverges import HO1M, HO2M, LEARNING, forge
 
 OVERLAYS = Path("HOT/memory/overlays.jsonl")

@@ -28,10 +28,10 @@ from kitchener.runtime.erasure import erase_subject
 from kitchener.runtime.root_layout import agent_classes, ledger_paths, settings_of
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUICK, open_scripted, scripted_config
-from tests.cli.commands import finish, start
+from tests.cli.shared.commands import finish, start
 from tests.replay.corpus import SETTINGS
 from tests.replay.golden_roots import FOLDER, VERSION_1, unpacked
-from tests.replay.recording import KEY, MESSAGES, TOOLS, cut_off, model, record
+from tests.replay.shared.recorded_sessions import KEY, MESSAGES, TOOLS, cut_off, model, record
 
 CLASSES: Final = ("ADMIN", *(f"RESIDENT:{name}" for name in ("ask", "bridge", "declare", "off", "recall", "shadow")))
 OTHER: Final = HO2Config(instructions="You are somebody else.", standing_rules=("Shout.",), classify_recent_turns=9)

@@ -23,9 +23,10 @@ from kitchener.replaying import ReplayReport, open_replays
 from kitchener.runtime.loading import load_config
 from kitchener.runtime.root_layout import agent_classes, settings_of
 from kitchener.signing import make_key
-from tests.cli.commands import finish, start, start_program
-from tests.replay import corpus, golden_roots, programs
-from tests.shared_folders import made_once
+from tests.cli.shared.commands import finish, start, start_program
+from tests.replay import corpus, golden_roots
+from tests.replay.shared import programs
+from tests.shared.shared_folders import made_once
 
 
 @pytest.fixture(params=["asyncio", "trio"], scope="module")
@@ -90,7 +91,7 @@ PROGRAM: Final = """
 import warnings
 
 warnings.simplefilter("error")
-from tests.replay.programs import main
+from tests.replay.shared.programs import main
 main()
 """
 

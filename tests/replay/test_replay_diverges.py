@@ -18,7 +18,7 @@ from kitchener.ledger.format.lines import StoredEntry, render_batch
 from kitchener.replaying import ReplayReport, replay_session
 from kitchener.runtime import open_runtime
 from tests.acceptance.stack import QUICK
-from tests.replay.recording import TOOLS, record
+from tests.replay.shared.recorded_sessions import TOOLS, record
 from tests.replay.tools import break_down
 
 ENFORCE: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified"}

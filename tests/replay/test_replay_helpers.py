@@ -11,7 +11,7 @@ from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, 
 from kitchener.records.prompt import PromptResponse, TextPiece, ToolUse, Usage
 from kitchener.signing import make_key
 from kitchener.testing import assert_replays, prompt_request, replayed  # noqa: F401  a fixture
-from tests.replay.recording import KEY, TOOLS, record
+from tests.replay.shared.recorded_sessions import KEY, TOOLS, record
 from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, changed, forge
 from tests.replay.test_replay_signed import signed_by
 

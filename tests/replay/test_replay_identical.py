@@ -24,7 +24,7 @@ from kitchener.runtime import open_runtime
 from kitchener.sealing import Keyring
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, Hold, places
-from tests.replay.recording import MESSAGES, TOOLS, cut_off, model, record, say_all
+from tests.replay.shared.recorded_sessions import MESSAGES, TOOLS, cut_off, model, record, say_all
 
 
 @pytest.fixture(params=["asyncio", "trio"], scope="module")

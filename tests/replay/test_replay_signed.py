@@ -24,7 +24,7 @@ from kitchener.runtime import open_runtime
 from kitchener.signing import Signer, load_signer, make_key
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, places, scripted_config
-from tests.replay.recording import KEY, TOOLS, model, record, say_all
+from tests.replay.shared.recorded_sessions import KEY, TOOLS, model, record, say_all
 from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, HO2M, forge, found_in
 from tests.replay.test_replay_identical import MODES
 

@@ -9,7 +9,7 @@ from kitchener.config import RuntimeConfig
 from kitchener.replaying import WhatIfReport, open_what_if, replay_session, summary_of, summary_text
 from kitchener.runtime import open_runtime
 from tests.acceptance.stack import QUICK
-from tests.replay.recording import MESSAGES, TOOLS, record
+from tests.replay.shared.recorded_sessions import MESSAGES, TOOLS, record
 from tests.replay.test_replay_diverges import ENFORCE, LEARNING, changed
 from tests.replay.test_replay_identical import MODES, files
 

@@ -12,7 +12,7 @@ from kitchener.config import RouterConfig
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import replay_session
 from kitchener.testing import ScriptedProvider
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 SHIPPED = files("kitchener.actors") / "assets" / "prompts"
 WARNING = "replies as objects end with the next minor version"

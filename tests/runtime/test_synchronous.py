@@ -22,7 +22,7 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from kitchener.times import iso_of
 from tests.acceptance.approval.kit import Desk, model
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 Backend = Literal["asyncio", "trio"]
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])

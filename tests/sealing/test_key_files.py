@@ -18,11 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kitchener.errors import SealingError
 from kitchener.sealing import Keyring
-from tests.cli.commands import start_program
-from tests.keyrings import SLOT_BYTES, as_file, change_key, key_at, name_of, slot_of
-from tests.property_examples import examples
+from tests.cli.shared.commands import start_program
 from tests.sealing.crashes import killed_before_call
-from tests.system_limits import descriptors
+from tests.shared.keyrings import SLOT_BYTES, as_file, change_key, key_at, name_of, slot_of
+from tests.shared.property_examples import examples
+from tests.shared.system_limits import descriptors
 
 BEGUN = "2026-11-22T00:00:00.000000+00:00"
 SUBJECTS = tuple("abcdef")

@@ -11,8 +11,8 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.telemetry import names
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
-from tests.serve.requests import serving
-from tests.telemetry.watching import Watch, context_of, facts
+from tests.serve.shared.requests import serving
+from tests.telemetry.watch import Watch, context_of, facts
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

@@ -22,9 +22,9 @@ from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
 from kitchener.config.field_docstrings import DescribedModel, field_docstrings
-from tests.serve.described import described
-from tests.serve.requests import Asked, Client, run_request, serving
 from tests.serve.responses.test_responses import asking, send_card
+from tests.serve.shared.described import described
+from tests.serve.shared.requests import Asked, Client, run_request, serving
 
 CHECKED = (
     "not_a_server_error",

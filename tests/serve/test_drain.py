@@ -14,9 +14,9 @@ from kitchener.records import events
 from kitchener.serve.application import open_listener
 from kitchener.serve.uvicorn_server import listen
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.memory.remembering import EASY, Pause, overlays, student
+from tests.acceptance.memory.memory_kit import EASY, Pause, overlays, student
 from tests.acceptance.stack import Hold, echo
-from tests.serve.requests import COMPLETIONS, Asked, chat_body, serving
+from tests.serve.shared.requests import COMPLETIONS, Asked, chat_body, serving
 
 
 async def test_a_draining_server_refuses_new_requests_and_answers_the_old(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from kitchener.config import ServeConfig
 from kitchener.serve.event_stream import COMMENT, OPEN_STREAMS, EventStream, OpenStreams
-from tests.cycles import left_in_cycles
+from tests.shared.cycles import left_in_cycles
 
 
 async def one_piece() -> AsyncGenerator[bytes, None]:

@@ -10,8 +10,8 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
-from tests.logs import captured_logs
-from tests.serve.requests import COMPLETIONS, Asked, chat_body, serving
+from tests.serve.shared.requests import COMPLETIONS, Asked, chat_body, serving
+from tests.shared.logs import captured_logs
 
 
 def full_disk(*_: object) -> int:

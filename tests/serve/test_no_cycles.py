@@ -7,8 +7,8 @@ import pytest
 
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
-from tests.cycles import left_in_cycles
-from tests.serve.requests import serving
+from tests.serve.shared.requests import serving
+from tests.shared.cycles import left_in_cycles
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -23,7 +23,7 @@ from kitchener.errors import (
     UnknownSession,
 )
 from kitchener.serve.problems import INTERNAL, STATUS_CODES, ProblemCode, problem_for
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")

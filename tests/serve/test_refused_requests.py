@@ -11,8 +11,8 @@ from kitchener import tool
 from kitchener.config import LedgerConfig
 from tests.acceptance.stack import QUICK
 from tests.hostile.test_schemas_of_strangers import COSTLY_TO_COMPILE
-from tests.serve.functions import NESTED
-from tests.serve.requests import COMPLETIONS, Asked, Client, serving
+from tests.serve.shared.functions import NESTED
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, serving
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 TEXT_ONLY: dict[str, Any] = {"media_types": ()}

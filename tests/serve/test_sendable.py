@@ -10,7 +10,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.serve.sendable import as_json, can_be_sent
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
-from tests.serve.requests import Client, serving
+from tests.serve.shared.requests import Client, serving
 
 MESSAGE = {"id": "u", "role": "user", "content": "hello"}
 

@@ -9,7 +9,7 @@ from kitchener.records.turn import TextDelta, UpdateListener
 from kitchener.serve.access.allowances import RequestPlace
 from kitchener.serve.metrics.server_counts import ServerCounts
 from kitchener.serve.served_turns import ServedTurn, ServedTurns
-from tests.actors.waiting import in_virtual_time
+from tests.actors.time_control import in_virtual_time
 
 FEW = 2
 """Updates that wait for a reader."""

@@ -12,8 +12,8 @@ from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.serve.text_pace import TextPace
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
-from tests.actors.waiting import in_virtual_time
-from tests.serve.requests import COMPLETIONS, Asked, chat_body, serving
+from tests.actors.time_control import in_virtual_time
+from tests.serve.shared.requests import COMPLETIONS, Asked, chat_body, serving
 
 
 async def test_all_that_wait_are_called_at_one_beat_once_and_in_order() -> None:

@@ -7,7 +7,7 @@ import pytest
 from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
 from kitchener.testing import ScriptedProvider
 from tests.serve.agui.front_end import FrontEnd, of_kind
-from tests.serve.requests import serving
+from tests.serve.shared.requests import serving
 
 
 def answer(_: PromptRequest) -> PromptResponse:

@@ -12,7 +12,7 @@ from kitchener.errors import ConfigError
 from kitchener.logs import FIELDS
 from kitchener.runtime import open_runtime
 from tests.acceptance.stack import open_scripted, read_all, scripted_config
-from tests.telemetry.watching import Watch
+from tests.telemetry.watch import Watch
 
 UNASKED = """
 import sys, anyio

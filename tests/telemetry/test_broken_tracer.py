@@ -11,7 +11,7 @@ from opentelemetry.trace import NonRecordingSpan, Tracer
 from kitchener.telemetry import OpenTelemetry
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import open_scripted
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 from tests.telemetry.test_spans import forecaster, weather
 
 

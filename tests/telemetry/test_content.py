@@ -12,8 +12,8 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.telemetry import names
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUESTION, open_scripted
-from tests.logs import captured_logs
-from tests.telemetry.watching import Watch, facts
+from tests.shared.logs import captured_logs
+from tests.telemetry.watch import Watch, facts
 
 SECRET = "xyzzy-4711"
 CONTENT = {names.SYSTEM_INSTRUCTIONS, names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.TOOL_ARGUMENTS, names.TOOL_RESULT}

@@ -10,9 +10,9 @@ from pydantic_ai.models.instrumented import InstrumentationSettings
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway import build_providers
 from kitchener.records.prompt import PromptResponse
-from tests.gateway.asking import ask
-from tests.gateway.fake_server import completion, events, fake_server
-from tests.telemetry.watching import Watch
+from tests.gateway.shared.fake_server import completion, events, fake_server
+from tests.gateway.shared.gateway_kit import ask
+from tests.telemetry.watch import Watch
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")

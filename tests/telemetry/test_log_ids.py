@@ -11,10 +11,10 @@ from kitchener.lanes.askers import ids_of_turn
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.records.turn import TurnResult
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.memory.remembering import EASY, student
+from tests.acceptance.memory.memory_kit import EASY, student
 from tests.acceptance.stack import QUESTION, open_scripted
-from tests.logs import captured_logs
-from tests.telemetry.watching import Watch, context_of, facts
+from tests.shared.logs import captured_logs
+from tests.telemetry.watch import Watch, context_of, facts
 
 
 async def test_events_of_sessions_side_by_side_name_their_own(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from kitchener.telemetry import names
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import open_scripted
 from tests.telemetry.test_spans import forecaster, weather
-from tests.telemetry.watching import Watch
+from tests.telemetry.watch import Watch
 
 
 async def test_a_turn_counts_in_every_metric(tmp_path: Path) -> None:

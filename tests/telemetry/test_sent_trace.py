@@ -13,10 +13,10 @@ from kitchener.gateway.providers.trace_headers import trace_lines
 from kitchener.serve.application import open_server
 from kitchener.telemetry import OpenTelemetry, names
 from kitchener.telemetry.port import Telemetry
-from tests.gateway.fake_server import FakeServer, completion, error, events, fake_server
-from tests.serve.requests import COMPLETIONS, Asked, chat_body, run_request
+from tests.gateway.shared.fake_server import FakeServer, completion, error, events, fake_server
+from tests.serve.shared.requests import COMPLETIONS, Asked, chat_body, run_request
 from tests.telemetry.test_broken_tracer import BrokenProvider
-from tests.telemetry.watching import Watch, context_of
+from tests.telemetry.watch import Watch, context_of
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

@@ -13,9 +13,9 @@ from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.telemetry import names
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.approval.kit import Desk, model, open_desk
-from tests.acceptance.memory.remembering import EASY, student
+from tests.acceptance.memory.memory_kit import EASY, student
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, read_all
-from tests.telemetry.watching import Watch, context_of, end_of, facts
+from tests.telemetry.watch import Watch, context_of, end_of, facts
 
 MODEL = "chat scripted-1"
 TURN = "invoke_agent ADMIN"

@@ -11,7 +11,7 @@ from kitchener import HO2Config, Runtime, RuntimeConfig, open_runtime, tool
 from kitchener.config import HO3MemoryConfig, LedgerConfig, RouterConfig
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import CrashRoot, ScriptedProvider, use_tool
-from tests.acceptance.memory.remembering import LESSON
+from tests.acceptance.memory.memory_kit import LESSON
 from tests.acceptance.stack import QUESTION
 
 MESSAGES = {"ada": ["order tea", "how are you?", "order milk"], "bo": ["how are you?", "order bread"]}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kitchener.config import GateThresholds, HO3MemoryConfig
 from kitchener.memory.gate import GateReason
 from kitchener.tuning import GateCheck, GateOutcome, GateSetting, LineFate, Spread, SubjectRecord, grid, simulate
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 HOUR = 3_600_000_000
 SIGNALS = ("tool:read", "intent:question", "outcome:success")

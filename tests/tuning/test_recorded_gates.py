@@ -17,11 +17,11 @@ from kitchener.replaying.on_record.recorded_ledgers import memory_settings, open
 from kitchener.runtime.root_layout import sealer_of
 from kitchener.sealing import Keyring, Sealer
 from kitchener.tuning import GateRecord, GateSetting, read_gate_record, simulate
-from tests.memory.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
-from tests.payloads import payload_of
-from tests.property_examples import examples
-from tests.replay.recording import record
+from tests.memory.shared.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
+from tests.replay.shared.recorded_sessions import record
 from tests.replay.test_replay_diverges import ENFORCE, LEARNING
+from tests.shared.payloads import payload_of
+from tests.shared.property_examples import examples
 
 SETTINGS: dict[str, Any] = {"gate_count_threshold": 3, "gate_session_threshold": 2, "gate_window_hours": 24}
 SIGNALS = ("tool:read_file", "intent:question", "domain:files")

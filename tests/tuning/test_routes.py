@@ -17,10 +17,10 @@ from kitchener.replaying.on_record.recorded_ledgers import open_recorded
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.tuning import OWN_MODELS, PastAttempt, RecordedCall, Reroute, Router, RouteSummary, Tokens, read_calls
-from tests.acceptance.memory.remembering import LESSON
+from tests.acceptance.memory.memory_kit import LESSON
 from tests.acceptance.stack import QUICK
-from tests.property_examples import examples
-from tests.replay.recording import model
+from tests.replay.shared.recorded_sessions import model
+from tests.shared.property_examples import examples
 
 NAMES = ("a", "b", "c")
 TAGS = ("consolidation", "long")

@@ -18,9 +18,9 @@ from kitchener.ledger.format.lines import chain_hash
 from kitchener.ledger.verify.checkpoint import sign_head, sign_ledger
 from kitchener.records.events import REF_FIELDS
 from kitchener.signing import Signer, make_key
-from tests.property_examples import examples
 from tests.replay.test_replay_diverges import HO2M, forge
 from tests.replay.test_replay_signed import without_declaration
+from tests.shared.property_examples import examples
 from tests.verifier.bundle_changes import CHANGES, MOMENT, ZEROS, Bundle, part, row_of, unsign
 from tests.verifier.kit import needs_node, node, python, refused
 from tests.verifier.proofs import Proven, bundle, types_in, unsigned_heads

@@ -19,7 +19,7 @@ from kitchener.ledger.disk.manifests import FORMAT, NO_MANIFEST, SegmentManifest
 from kitchener.ledger.format.tree import Peaks, hash_text, leaf_of_line
 from kitchener.ledger.verify.checkpoint import checkpoint_path, sign_ledger
 from kitchener.signing import Signer, make_key
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 from tests.verifier.kit import needs_node, node, refused
 from tests.verifier.proofs import bundle, fill, shown_rows, unsigned_heads
 

@@ -3,8 +3,8 @@
 It covers the settings that decide, the hashes of prompt contracts, packs and attention templates, and the code of the policy
 modules. Code is hashed by top-level definition, without imports, annotations, comments, docstrings, positions or file names. So
 moving or documenting code keeps the identity, and changing one comparison changes it. The value is the same on every supported
-Python. Parsing the code is a fifth of a command's start, so its hash is kept beside Python's compiled files. Explained in
-`docs/replay.md`.
+Python. Parsing the code takes nearly half as many instructions as all of `kitchener config schema` (`valgrind
+--tool=cachegrind`: 1.3 and 2.7 billion), so its hash is kept beside Python's compiled files. Explained in `docs/replay.md`.
 """
 
 import ast

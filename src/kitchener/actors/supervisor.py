@@ -466,9 +466,9 @@ class HO2Supervisor:
     async def recover(self) -> None:
         """Ends the consolidations that a crash left open, and records the sources of requests and the signer of projections.
 
-        A runtime calls it when the ledgers are open, before the first turn. So must who assembles a supervisor by hand, or its
-        record lacks what its turns refer to. A second call has no further effect. A turn that a crash left open is not closed
-        here, but when its session is next activated.
+        A runtime calls it when the ledgers are open, before the first turn. A program that builds a supervisor itself must call
+        it too. Otherwise the entries to which its turns refer are missing. A second call has no further effect. A turn that a
+        crash left open is not closed here, but when its session is next activated.
 
         Raises:
             LedgerError: a ledger could not be read or written; call it again before the first turn

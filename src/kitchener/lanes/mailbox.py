@@ -118,7 +118,7 @@ class Mailbox(Generic[MessageT, ReplyT]):
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                tasks.start_soon(self._watch)
+                tasks.start_soon(self._watch, name=f"the watch over {self._name}")
                 try:
                     yield self
                 except Exception as error:  # noqa: BLE001  raised again below, outside the task group, which would wrap it

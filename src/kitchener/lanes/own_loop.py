@@ -5,7 +5,6 @@ ever and disturb the event loop. So would a call from another event loop of the 
 fixture opened the runtime on the event loop of the whole test session. Explained in `docs/runtime.md`.
 """
 
-from collections.abc import Callable
 from threading import get_ident
 
 import anyio
@@ -17,11 +16,11 @@ from kitchener.errors import CallerError
 class OwnLoop:
     """The event loop on which this object was made, and its thread."""
 
-    __slots__ = ("_loop", "_running_loop", "_thread_id")
+    __slots__ = ("_loop", "_thread_id")
 
     def __init__(self) -> None:
         self._thread_id = get_ident()
-        self._loop, self._running_loop = asyncio_loop()
+        self._loop = asyncio_loop()
 
     def check(self) -> None:
         """Raises CallerError on any other event loop, and in any other thread.
@@ -33,8 +32,7 @@ class OwnLoop:
                 "the runtime was opened in another thread, and takes calls only there: use `anyio.from_thread.run`,"
                 " `asyncio.run_coroutine_threadsafe`, or `call` of `open_sync`"
             )
-        running = self._running_loop()
-        if running is not self._loop and running is not None:
+        if self._loop is not None and asyncio_loop() not in (self._loop, None):
             raise CallerError(
                 "the runtime was opened on another event loop, and takes calls only there: open it on the event loop that calls"
                 " it. A program that calls `asyncio.run` for each event opens it in each, or uses one `open_sync`. Tests that"
@@ -42,21 +40,10 @@ class OwnLoop:
             )
 
 
-def asyncio_loop() -> tuple[object, Callable[[], object]]:
-    """The running event loop of asyncio, and a function that returns the one that runs later.
-
-    Both give None where no event loop runs, and on trio, which has one event loop in a thread at a time.
-    """
+def asyncio_loop() -> object:
+    """The running event loop of asyncio; None where no event loop runs, and on trio, which has one in a thread at a time."""
     try:
-        token = current_token()
+        loop: object = current_token().native_token
     except anyio.NoEventLoopError:
-        return None, _none
-    if not hasattr(token.native_token, "create_future"):
-        return None, _none
-    from asyncio import _get_running_loop  # noqa: TID251  each turn asks, and anyio would make a token each time
-
-    return token.native_token, _get_running_loop
-
-
-def _none() -> None:
-    """Returns None, so that nothing is compared."""
+        return None
+    return loop if hasattr(loop, "create_future") else None

@@ -86,8 +86,6 @@ class WorkerLane(Generic[MessageT, ReplyT]):
         queue.push(envelope)
         if is_return:
             queue.move_to_front(envelope)
-        if is_unpaced and queue.running + queue.waiting <= queue.place_share:
-            envelope.begin_by = NEVER  # it has a free place, so it needs no timer, which costs as much as all the rest
         return None
 
     def next(self, actor: str) -> Envelope[MessageT, ReplyT] | None:

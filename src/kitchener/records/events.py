@@ -146,61 +146,79 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 or a tool."""
 
 POLICY_VERSION: Final = 12
-"""The version of the rules that turns follow, recorded in `TURN_STARTED`; an absent field means 1. A replay follows it.
+"""The version of the rules that turns follow. `TURN_STARTED` records it, and a replay follows the recorded version; an absent
+field means 1. The list says what each version changed. Brackets say what the version before it did.
 
-Version 2: a reply that the budget did not cover has the outcome `unknown` (1: `failed`); `intent.scope` of a classification
-is the objective, and null fields beside `intent` do not hide those in it (1: they did, and `scope` was ignored). A reply
-closes no intent (1: `completes_intent` did); tools stay offered after one that the classification asked for (1: they did
-not); the Context Authority shows the newest turns (1: not); a turn without tokens left makes a last call without tools (1: it
-failed).
+Version 2:
+- A reply that the budget did not cover has the outcome `unknown` (`failed`), and a reply closes no intent (`completes_intent`
+  closed one).
+- `intent.scope` of a classification is the objective (it was ignored). Null fields beside `intent` do not hide those in it
+  (they did).
+- Tools stay offered after one that the classification asked for (they were not). A turn without tokens left makes a last call
+  without tools (it failed).
+- The Context Authority shows the newest turns (it did not).
 
-Version 3: the Context Authority takes a turn's message and reply as items of their own, shows an excerpt of a long one, and
-puts turns under the dates of their days (2: a turn was one item, without a date). It recalls from the subject's other sessions
-where memory is on, and from twice as many turns; a standing statement begins a clause; a ranking reads more words (2: defaults
-and weights of then). A reply meets the criteria of the tools that the model called for it (2: only of one that ran before it),
-and a retry is given their results (2: not).
+Version 3:
+- A turn's message and reply are items of their own, and a long one is shown as an excerpt. Turns are shown under the dates of
+  their days (a turn was one item, without a date).
+- Where memory is on, turns of the subject's other sessions are recalled, and twice as many turns. A standing statement begins a
+  clause, and a ranking reads more words (other defaults and weights).
+- A reply meets the criteria of the tools that the model called for it (only of a tool that ran before it). A retry is given the
+  results of these tools (it was not).
 
-Version 4: a reply is text, by the contract `PRC-SYNTHESIZE-002` where the settings name none (3: an object with the key
-`response_text`, by `PRC-SYNTHESIZE-001`). What is shown of a session's past goes to the model as chat messages,
-and beside a long history only what matches the message well (3: one text, as with `prompt_layout = "block"`). Names before what
-is said rank as its speakers; recalled replies have a shorter label, recalled items no stubs and the goal of a bridge no header;
-more long items are offered (3: not so).
+Version 4:
+- A reply is text, by the contract `PRC-SYNTHESIZE-002` where the settings name none (an object with the key `response_text`, by
+  `PRC-SYNTHESIZE-001`).
+- The model gets a session's past as chat messages. Beside a long history, it gets only what matches the message well (one text,
+  as with `prompt_layout = "block"`).
+- Names before what is said rank as its speakers, recalled replies have a shorter label, and more long items are offered.
+  Recalled items have no stubs, and the goal of a bridge has no header.
 
-Version 5: what was said on a day that the message names matches it; where many items have room, hints count for more and
-sessions take turns; bare numbers make nothing of other sessions related to a message (4: not so).
+Version 5:
+- What was said on a day that the message names matches the message. Where many items have room, hints count for more and
+  sessions take turns. Bare numbers relate nothing of other sessions to a message.
 
-Version 6: a model reads a long result of a tool page by page, and is told when it makes a call again and again or too many
-calls (5: it read all of a result, and only the rounds were counted). What matches a message never takes the room of the chat
-messages, the goal of the running intent stands after them, and defaults give more room to both (5: a good match took their
-room; the goal stood before them).
+Version 6:
+- A model reads a long result of a tool page by page (it read all of it). It is told when it repeats a call again and again, or
+  makes too many calls (only rounds were counted).
+- What matches a message never takes the room of the chat messages (a good match did). The goal of the running intent is after
+  them (before them), and defaults give more room to both.
 
-Version 7: a turn records things once. HO1m has the calls of a work order and HO2m its life: `WO_EXECUTING` and `WO_COMPLETED`
-of HO1m are those of consolidations only (6: of every work order), and `WO_COMPLETED` of HO2m has the output's hash. What says
-nothing is left out: empty `targets` and `acceptance` of `WO_PLANNED`, the reason of a verdict that all checks passed, and the
-time and positions of gates that `TURN_COMPLETED` did not look at. The deferred work order that a turn continues is not
-shown as one that waits (6: it was).
+Version 7:
+- A turn records things once. HO1m has the calls of a work order, and HO2m its life. `WO_EXECUTING` and `WO_COMPLETED` of HO1m
+  are those of consolidations only (of every work order), and `WO_COMPLETED` of HO2m has the output's hash.
+- Empty fields are left out: `targets` and `acceptance` of `WO_PLANNED`, the reason of a verdict that all checks passed, and the
+  time and positions of gates that `TURN_COMPLETED` did not check.
+- The deferred work order that a turn continues is not shown as one that waits (it was).
 
-Version 8: a turn can bring tools that its caller runs. `TURN_STARTED` names their definitions, a call of one is a request with
-the reason `client_tool`, and `TURN_COMPLETED` has the calls that wait (7: such tools did not exist). And a turn writes less:
-its signals have one entry, which names the turn (7: an entry each, with the turn in its sealed metadata). `input_refs` of
-`WO_PLANNED` name what the input holds besides the turn's message, and are left out where that is nothing (7: the message too).
-A model is shown the text of a tool as it is, with a line below it about a page or a cut (7: as JSON, in quotes and escapes).
+Version 8:
+- A turn can bring tools that its caller runs. `TURN_STARTED` names their definitions, a call of one is a request with the
+  reason `client_tool`, and `TURN_COMPLETED` has the calls that wait.
+- The signals of a turn have one entry, which names the turn (an entry each, with the turn in its sealed metadata). `input_refs`
+  of `WO_PLANNED` name the input besides the turn's message, and are left out if there is none (the message too).
+- A model is shown the text of a tool as it is, with a line below it about a page or a cut (as JSON, in quotes and escapes).
 
-Version 9: a reply that takes too many steps to check against the schema that its caller asks for does not fit, with the
-matches of patterns among the steps, and a single match ends after a thousand tries (8: only references counted).
+Version 9:
+- A reply does not fit the schema of its caller if checking it takes too many steps. Matches of patterns are among the steps,
+  and a single match ends after a thousand tries (only references counted).
 
-Version 10: a long message or reply of the newest turn takes only room that older chat messages leave, and is cut to it (9: it
-was whole, if need be in the room of the oldest, which returned in the next turn). An intent above the running one is marked as
-deferred (9: as put off), and a stub that counts one failed work order does not call it the last of several (9: it did).
+Version 10:
+- A long message or reply of the newest turn takes only the room that older chat messages leave, and is cut to it (it was whole,
+  and the oldest messages left for one turn if it needed their room).
+- An intent above the running one is marked as deferred (as put off). A stub that counts one failed work order does not call it
+  the last of several (it did).
 
-Version 11: the failure of a reply that never fits the schema that its caller asks for says that (10: it named the
-`output_schema` of the contract, which has none), and the verdict on an empty reply calls it that (10: without `response_text`).
-After a model call that would fail again, the user is told what would help (10: to try again in a moment).
+Version 11:
+- If a reply never fits the schema of its caller, the failure says so (it named the `output_schema` of the contract, which has
+  none). The verdict on an empty reply says that the reply is empty (that it has no `response_text`).
+- After a model call that would fail again, the user is told what would help (to try again in a moment).
 
-Version 12: where a model may call no tool, as after a greeting, as a retry or in its last call, it is shown its tools with the
-choice `none` (11: no tools). What one reply must be stands beside the message: the schema that its caller asks for, criteria,
-and what was wrong with the last attempt (11: among the instructions). The next attempt is always told that (11: only
-which criteria were not met, and why the caller's model refused an object).
+Version 12:
+- If a model may call no tool, as after a greeting, in a retry or in its last call, it is shown its tools with the choice `none`
+  (no tools).
+- What one reply must be is beside the message: the caller's schema, criteria, and what was wrong with the last attempt (among
+  the instructions). The next attempt is always told what was wrong (only which criteria were not met, and why the caller's
+  model refused an object).
 """
 
 LAST_UNBOUNDED: Final = 8

@@ -171,7 +171,7 @@ class EventStream:
 
 
 class OpenStreams:
-    """The streams that are open now. One task looks after all of them, because a task for each would cost more than its text.
+    """The streams that are open now. One task looks after all of them.
 
     Args:
         config: the settings of the server

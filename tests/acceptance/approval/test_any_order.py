@@ -15,7 +15,7 @@ from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model, open_desk
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 Step = tuple[str, int]
 KINDS = st.sampled_from(["ask", "approve", "deny", "grant", "wait", "restart"])

@@ -13,7 +13,7 @@ from kitchener.records import events
 from kitchener.records.turn import TextDelta, ToolRan, TurnUpdate
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
 from tests.acceptance.stack import read_all, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 ENFORCE: Final[Mapping[str, Any]] = {"context_mode": "enforce"}
 

@@ -12,7 +12,7 @@ from kitchener.runtime.portable.exporter import export_session
 from kitchener.runtime.portable.importer import import_session
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
 from tests.acceptance.stack import read_all, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 SECRET = "bo's diary"
 OTHER = "ada's letters"

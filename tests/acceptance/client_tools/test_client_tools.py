@@ -25,7 +25,7 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.approval.kit import Desk, open_desk, replayed
 from tests.acceptance.client_tools.kit import PARIS, SCREEN, WEATHER, model
 from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, fitting, open_by_hand, open_scripted, read_all
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 TRUSTED: Final[dict[str, Any]] = {"client_tools_trusted": True}
 ENFORCE: Final[dict[str, Any]] = {"context_mode": "enforce", "client_tools_trusted": True}

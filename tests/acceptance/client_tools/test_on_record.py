@@ -16,7 +16,7 @@ from kitchener.runtime.portable.importer import import_session
 from tests.acceptance.approval.kit import Desk, open_desk, replayed
 from tests.acceptance.client_tools.kit import PARIS, SCREEN, WEATHER, model
 from tests.acceptance.stack import read_all, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 TRUSTED: dict[str, Any] = {"client_tools_trusted": True}
 ENFORCE: dict[str, Any] = {"context_mode": "enforce"}

@@ -21,10 +21,10 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider
-from tests.acceptance.memory.remembering import LESSON
+from tests.acceptance.memory.memory_kit import LESSON
 from tests.acceptance.stack import QUESTION, open_scripted, read_all
-from tests.payloads import payload_of
-from tests.prompts import shown_text
+from tests.shared.payloads import payload_of
+from tests.shared.prompts import shown_text
 
 SID = "SES-0000000a"
 OTHER = "SES-0000000b"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli, cli
 from tests.cli.context.contexts import CONTEXT, HO2M, append, completed, configure, declared, superseded, talk, turn
+from tests.cli.shared.commands import read_lines
 
 __all__ = ["cli"]
 

@@ -30,7 +30,7 @@ from tests.acceptance.context.context_kit import (
     without_hashes,
 )
 from tests.acceptance.stack import QUICK, places, read_all
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 SCRIPT = (
     "hello",

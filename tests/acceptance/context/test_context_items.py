@@ -10,8 +10,8 @@ import anyio
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all
-from tests.payloads import payload_of
-from tests.prompts import shown_text
+from tests.shared.payloads import payload_of
+from tests.shared.prompts import shown_text
 
 LONG = "the recipe begins with " + "flour and water, " * 60
 STUB = re.compile(r"\[(T-[0-9a-f]+-\d+(?:\.message)?)\]")

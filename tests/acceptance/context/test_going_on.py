@@ -17,7 +17,7 @@ from kitchener.runtime.loading import load_config
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE, SID, Talk, actions, parts_of, talk, talking
 from tests.acceptance.stack import open_scripted, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 REOPEN: Final[Mapping[str, Any]] = {**ENFORCE, "continue_after_close": "reopen"}
 

@@ -10,7 +10,7 @@ from kitchener.errors import SigningError
 from kitchener.records.events import PROJECTION_COMPUTED
 from kitchener.runtime import open_runtime
 from kitchener.signing import is_signed, make_key
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 
 def config(root: Path, key: Path | None) -> RuntimeConfig:

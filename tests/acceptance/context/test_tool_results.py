@@ -18,7 +18,7 @@ from kitchener.sealed_values import is_sealed
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SHADOW, SID, Talk, talk
 from tests.acceptance.stack import QUICK, open_scripted, read_all, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from kitchener.testing import ScriptedProvider
 from kitchener.tuning import RecordedCall, read_calls
 from tests.acceptance.conftest import OpenStack
 from tests.acceptance.stack import Hold, ScriptedExecutor, Stack, echo, fitting, outcome, read_all, scripted_config
-from tests.actors.waiting import in_stopped_time, pass_time_after
-from tests.cli.commands import finish, start_program
+from tests.actors.time_control import in_stopped_time, pass_time_after
+from tests.cli.shared.commands import finish, start_program
 
 ROUTER = RouterConfig(
     default_provider="main",

@@ -18,7 +18,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import WorkOrder
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, Said, ScriptedExecutor, Stack, open_by_hand, open_scripted, outcome, read_all
-from tests.actors.waiting import in_stopped_time, pass_time
+from tests.actors.time_control import in_stopped_time, pass_time
 
 
 class HeldDisk(FileOps):

@@ -15,8 +15,8 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import Hold, echo, open_scripted, outcome, read_all, types_of
-from tests.cli.commands import start_program
-from tests.payloads import payload_of
+from tests.cli.shared.commands import start_program
+from tests.shared.payloads import payload_of
 
 
 class Callers:

@@ -4,7 +4,7 @@ from itertools import permutations
 from typing import Any
 
 from kitchener.memory import select_biases
-from tests.memory.kit import at
+from tests.memory.shared.kit import at
 
 FILES = {"domain": "files"}
 

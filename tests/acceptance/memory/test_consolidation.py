@@ -21,7 +21,7 @@ from kitchener.runtime import Runtime
 from kitchener.runtime.root_layout import sealer_of
 from kitchener.testing import FakeClock
 from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.memory.remembering import (
+from tests.acceptance.memory.memory_kit import (
     ADA,
     EASY,
     LESSON,

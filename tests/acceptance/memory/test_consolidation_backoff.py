@@ -11,7 +11,7 @@ import trio.testing
 
 from kitchener.errors import ProviderError
 from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.memory.remembering import ADA, EASY, LESSON, QUESTIONS, lives, overlays, say, student
+from tests.acceptance.memory.memory_kit import ADA, EASY, LESSON, QUESTIONS, lives, overlays, say, student
 
 CLOCK = trio.testing.MockClock(rate=0)
 

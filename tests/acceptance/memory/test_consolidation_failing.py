@@ -18,7 +18,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.records.work_order import WorkOrder
 from kitchener.runtime import Runtime
 from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.memory.remembering import (
+from tests.acceptance.memory.memory_kit import (
     ADA,
     EASY,
     LESSON,
@@ -36,7 +36,7 @@ from tests.acceptance.memory.remembering import (
     student,
 )
 from tests.acceptance.stack import QUESTION, QUICK, Said, ScriptedExecutor, fitting
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 REFUSED = ProviderError("scripted", "refused", "no")
 FAILED = ["WO_PLANNED", "WO_DISPATCHED"]

@@ -18,7 +18,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.conftest import OpenRuntime, OpenStack
-from tests.acceptance.memory.remembering import (
+from tests.acceptance.memory.memory_kit import (
     ADA,
     EASY,
     LESSON,
@@ -35,7 +35,7 @@ from tests.acceptance.memory.remembering import (
     student,
 )
 from tests.acceptance.stack import QUESTION, QUICK, ScriptedExecutor, fitting, read_all, synthesizes
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 LEGIBLE = QUICK.model_copy(update={"seal": False})
 """For what a test reads in the files themselves: content and the labels of signals stand there as they were said."""

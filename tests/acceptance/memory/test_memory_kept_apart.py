@@ -26,7 +26,7 @@ from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.memory.remembering import (
+from tests.acceptance.memory.memory_kit import (
     ADA,
     EASY,
     LESSON,

@@ -13,9 +13,9 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime
 from kitchener.testing import FakeClock
 from tests.acceptance.conftest import OpenRuntime
-from tests.acceptance.memory.remembering import ADA, EASY, LESSON, QUESTIONS, asked, knows, say, signals, student
+from tests.acceptance.memory.memory_kit import ADA, EASY, LESSON, QUESTIONS, asked, knows, say, signals, student
 from tests.acceptance.stack import QUESTION, QUICK, read_all
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 LABELS = ("one", "two", "three")
 

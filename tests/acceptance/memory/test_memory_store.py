@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kitchener.errors import ProvenanceError
-from tests.memory.kit import HOUR, NOON, SetClock, at, entries, learned, open_memory, recur
+from tests.memory.shared.kit import HOUR, NOON, SetClock, at, entries, learned, open_memory, recur
 
 
 async def test_log_signal_creates_entry(tmp_path: Path) -> None:

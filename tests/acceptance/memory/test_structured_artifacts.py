@@ -9,7 +9,7 @@ import pytest
 from kitchener.errors import CallerError
 from kitchener.ledger import LedgerEntry
 from kitchener.memory import HO3Memory, compute_artifact_id, gate_window_key
-from tests.memory.kit import HOUR, NOON, SetClock, at, entries, learned, open_memory, recur
+from tests.memory.shared.kit import HOUR, NOON, SetClock, at, entries, learned, open_memory, recur
 
 VECTORS = Path(__file__).parent.parent.parent / "vectors" / "artifact_ids.json"
 OLDER = {

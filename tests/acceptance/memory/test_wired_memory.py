@@ -13,7 +13,7 @@ from kitchener.errors import CallerError
 from kitchener.records import events
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.memory.remembering import (
+from tests.acceptance.memory.memory_kit import (
     ADA,
     LESSON,
     QUESTIONS,

@@ -40,7 +40,7 @@ from tests.acceptance.replies.content_kit import (
     running,
     shown,
 )
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 
 async def test_the_model_gets_the_bytes_with_the_message_and_again_with_the_turn(tmp_path: Path) -> None:

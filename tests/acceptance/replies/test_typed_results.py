@@ -20,7 +20,7 @@ from kitchener.replaying.comparison import first_difference
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUESTION, QUICK, read_all, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 Said = Any
 

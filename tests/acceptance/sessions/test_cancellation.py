@@ -36,7 +36,7 @@ from tests.acceptance.stack import (
     scripted_config,
     types_of,
 )
-from tests.actors.waiting import in_stopped_time, pass_time_after
+from tests.actors.time_control import in_stopped_time, pass_time_after
 
 
 @tool

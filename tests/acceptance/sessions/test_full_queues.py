@@ -23,8 +23,8 @@ from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, prompt_request
 from kitchener.testing.replays import assert_replays
 from tests.acceptance.stack import QUESTION, echo, open_scripted, outcome, read_all, scripted_config
-from tests.actors.waiting import settle
-from tests.property_examples import examples
+from tests.actors.time_control import settle
+from tests.shared.property_examples import examples
 
 FAST = "RESIDENT:fast"
 SHORT_S = 1.2

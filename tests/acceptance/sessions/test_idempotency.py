@@ -21,8 +21,8 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all
-from tests.cli.commands import finish, start_program
-from tests.payloads import payload_of
+from tests.cli.shared.commands import finish, start_program
+from tests.shared.payloads import payload_of
 
 Call = dict[str, Any]
 """The arguments of a `handle_turn`."""

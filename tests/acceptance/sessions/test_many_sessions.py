@@ -15,7 +15,7 @@ from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from tests.acceptance.stack import check_lives, open_scripted, outcome, portrait, read_all
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 SESSIONS, MESSAGES = 100, 3
 

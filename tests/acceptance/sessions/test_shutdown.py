@@ -21,7 +21,7 @@ from kitchener.runtime.root_layout import sealer_of
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUICK, Hold, echo, open_scripted, outcome, places, read_all, scripted_config, types_of
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 
 async def recorded(root: Path) -> list[StoredEntry]:

@@ -13,8 +13,8 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.records.turn import TurnCompleted
 from kitchener.replaying import read_prompts, replay_session
 from tests.acceptance.stack import QUICK
-from tests.gateway.fake_server import Answer, FakeServer, Hit, completion, error, fake_server
-from tests.gateway.fake_server import events as text_events
+from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion, error, fake_server
+from tests.gateway.shared.fake_server import events as text_events
 
 SIGNATURE: Final = {"google": {"thought_signature": "c2lnbmVk"}}
 KEY: Final = "sk-some-secret-key"

@@ -15,7 +15,7 @@ from kitchener.replaying import read_prompts, replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
-from tests.shown_results import page_in, result_in
+from tests.shared.shown_results import page_in, result_in
 
 LINES = "".join(f"line {number}: é\n" for number in range(2_000))
 OFF, ENFORCE = {"result_page_tokens": 2_000}, {"result_page_tokens": 2_000, "context_mode": "enforce"}

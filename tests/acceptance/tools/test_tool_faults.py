@@ -19,8 +19,8 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
-from tests.actors.waiting import in_stopped_time, pass_time_after
-from tests.shown_results import result_in
+from tests.actors.time_control import in_stopped_time, pass_time_after
+from tests.shared.shown_results import result_in
 
 
 class Persistent:

@@ -16,9 +16,9 @@ from kitchener.records import events
 from kitchener.records.turn import TextDelta, TurnCompleted
 from kitchener.replaying import replay_session
 from tests.acceptance.stack import QUICK, read_all
-from tests.gateway.fake_server import Answer, FakeServer, Hit, completion, fake_server
-from tests.gateway.fake_server import events as text_events
-from tests.payloads import payload_of
+from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion, fake_server
+from tests.gateway.shared.fake_server import events as text_events
+from tests.shared.payloads import payload_of
 
 BROKEN = '{"place": "C"'
 CALLS = (("call-a", "look", '{"place": "A"}'), ("call-b", "look", '{"place": "B"}'), ("call-c", "look", BROKEN))

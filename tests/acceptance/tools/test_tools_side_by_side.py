@@ -21,8 +21,8 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, outcome, read_all, scripted_config
-from tests.actors.waiting import in_stopped_time, pass_time_after
-from tests.payloads import payload_of
+from tests.actors.time_control import in_stopped_time, pass_time_after
+from tests.shared.payloads import payload_of
 
 ONE_BY_ONE = {"parallel_tools": 1}
 

@@ -8,7 +8,7 @@ from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.errors import Overloaded, RuntimeClosed, SessionBusy, TurnReplaced, WaitedTooLong
 from kitchener.records.turn import TurnCall
 from tests.actors.admission.admission_kit import FAR, Message, Place
-from tests.actors.waiting import in_virtual_time, settle, settle_then
+from tests.actors.time_control import in_virtual_time, settle, settle_then
 
 
 async def send_in_order(place: Place, tasks: TaskGroup, texts: str) -> list[Message]:

@@ -7,7 +7,7 @@ from anyio.abc import TaskGroup
 from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.errors import Overloaded, RuntimeClosed, WaitedTooLong
 from tests.actors.admission.admission_kit import FAR
-from tests.actors.waiting import in_virtual_time, settle, settle_then
+from tests.actors.time_control import in_virtual_time, settle, settle_then
 
 
 class Turn:

@@ -25,7 +25,7 @@ from kitchener.errors import ConfigError, LedgerClosed
 from kitchener.records import events
 from kitchener.records.ref import Ref
 from tests.acceptance.stack import open_by_hand
-from tests.actors.waiting import in_virtual_time
+from tests.actors.time_control import in_virtual_time
 
 SESSION = "SES-00000001"
 

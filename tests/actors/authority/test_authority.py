@@ -18,9 +18,9 @@ from kitchener.records import events
 from kitchener.replaying import replay_session
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import BRIDGE, ENFORCE, OTHER, SHADOW, SID, Talk, actions, talk, talking
-from tests.acceptance.memory.remembering import EASY
+from tests.acceptance.memory.memory_kit import EASY
 from tests.acceptance.stack import QUICK, open_scripted, places, read_all, scripted_config
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 THIRD = "SES-0000000c"
 

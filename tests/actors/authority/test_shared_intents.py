@@ -19,7 +19,7 @@ from kitchener.runtime import open_runtime
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SID, Talk, actions, talking
 from tests.acceptance.stack import Hold, read_all
-from tests.replay.recording import TOOLS, model, record, say_all
+from tests.replay.shared.recorded_sessions import TOOLS, model, record, say_all
 
 THIRD = "SES-0000000c"
 

@@ -5,7 +5,7 @@ from functools import partial
 import anyio
 
 from kitchener.actors.consolidation.triggers import BackgroundJobs
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 
 async def hang() -> None:

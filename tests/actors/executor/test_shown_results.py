@@ -14,7 +14,7 @@ from kitchener.actors.executor.tool_rounds.result_pages import ResultPages
 from kitchener.actors.tools.results import ToolOutcome
 from kitchener.canonical import canonical_bytes
 from kitchener.records.tokens import BYTES_PER_TOKEN
-from tests.shown_results import page_in
+from tests.shared.shown_results import page_in
 
 TURN = "T-0000000a-000001"
 IMITATIONS = (

@@ -18,7 +18,7 @@ from kitchener.errors import ExecutorError, ProviderError
 from kitchener.records.prompt import StreamItem, ToolUse
 from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, ToolStarted, TurnUpdate
 from tests.actors.executor.executor_kit import Answer, Streamed, open_bench, response, work_order
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 WO_ID = "WO-SES-0000000a-001"
 

@@ -17,7 +17,7 @@ from kitchener.errors import SessionEnded
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE
 from tests.acceptance.stack import Hold, echo, open_scripted
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 
 class Idle:

@@ -11,7 +11,7 @@ from kitchener.actors.sessions.session_state import SessionState, fold
 from kitchener.ids import SessionId, SubjectId
 from kitchener.records import events
 from kitchener.records.ref import Ref
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 SES = "SES-0000000a"
 COST = {"input_tokens": 1, "output_tokens": 1, "llm_calls": 1, "tool_calls": 0, "tool_ids_used": [], "elapsed_ms": 0}

@@ -30,9 +30,9 @@ from tests.actors.similarity.kit import (
     similarities,
     vector,
 )
-from tests.actors.waiting import in_stopped_time, pass_time
-from tests.logs import captured_logs
-from tests.payloads import payload_of
+from tests.actors.time_control import in_stopped_time, pass_time
+from tests.shared.logs import captured_logs
+from tests.shared.payloads import payload_of
 
 
 async def test_a_message_finds_what_was_said_in_other_words(tmp_path: Path) -> None:

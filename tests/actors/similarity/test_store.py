@@ -8,7 +8,7 @@ from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.runtime.erasure import erase_subject
 from kitchener.sealing import Keyring, Sealer
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say, similarities, vector
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 HELD = unit_vector(vector(DOG))
 

@@ -10,8 +10,8 @@ from kitchener.actors.tools.results import ToolOutcome
 from kitchener.actors.tools.tool import Tool, tool
 from kitchener.config import ToolLimits
 from kitchener.errors import ToolError
+from tests.actors.time_control import in_virtual_time
 from tests.actors.tools.calls import a_call
-from tests.actors.waiting import in_virtual_time
 
 
 class Work:

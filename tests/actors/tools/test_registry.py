@@ -32,8 +32,8 @@ from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ConfirmationRequired
+from tests.actors.time_control import in_stopped_time, pass_time
 from tests.actors.tools.calls import a_call
-from tests.actors.waiting import in_stopped_time, pass_time
 
 
 class Unit(StrEnum):

@@ -11,8 +11,8 @@ from kitchener.runtime import open_runtime
 from kitchener.runtime.loading import load_config
 from kitchener.testing import FakeClock
 from tests.cli.chat.terminal import Terminal
-from tests.cli.commands import read_lines, write_messages
 from tests.cli.conftest import Cli
+from tests.cli.shared.commands import read_lines, write_messages
 
 DESK = '''
 from pathlib import Path

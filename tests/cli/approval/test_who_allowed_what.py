@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.approval.test_approval import DESK, SETTINGS, notes
-from tests.cli.commands import read_lines, write_messages
 from tests.cli.conftest import Cli
+from tests.cli.shared.commands import read_lines, write_messages
 
 
 @pytest.fixture

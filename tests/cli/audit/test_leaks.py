@@ -16,7 +16,7 @@ from kitchener.runtime import open_runtime
 from kitchener.runtime.root_layout import INDEX_KEYS, LedgerName
 from kitchener.sealing import Keyring, Sealer
 from tests.cli.conftest import Cli
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 SETTINGS = """
 [ledger]

@@ -10,7 +10,7 @@ import termios
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cli.commands import environment, start
+from tests.cli.shared.commands import environment, start
 
 
 class Terminal:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.chat.terminal import Terminal
-from tests.cli.commands import finish, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
+from tests.cli.shared.commands import finish, start, write_messages
 
 
 class TestPipe:

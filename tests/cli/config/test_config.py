@@ -17,8 +17,8 @@ from kitchener.config import ApprovalConfig, HO2Config, ProviderConfig, RouterCo
 from kitchener.config.settings_parser import annotation_at
 from kitchener.errors import ConfigError
 from kitchener.runtime.loading import load_config
-from tests.cli.commands import finish, start
 from tests.cli.conftest import Cli
+from tests.cli.shared.commands import finish, start
 
 
 def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_authority_on(cli: Cli, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from kitchener.cli.terminal.output import file_problem
 from kitchener.clock import SystemClock
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
 from tests.cli.conftest import Cli
-from tests.gateway.fake_server import Answer, fake_server
+from tests.gateway.shared.fake_server import Answer, fake_server
 
 
 def test_the_settings_file_is_named_with_its_folder(cli: Cli, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from kitchener.context import estimator
 from kitchener.context.fold.items import SEPARATOR
 from kitchener.context.projection.days import heading_of_today
 from kitchener.signing import is_signed, make_key
-from tests.cli.commands import finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import CONTEXT, HO2M, TALK, append, completed, configure, declared, intents, talk, turn
 from tests.cli.memory.gates import ASK, Gate
+from tests.cli.shared.commands import finish, read_lines, start
 
 LEAVES = ["context project", "context explain", "context diff", "session repair"]
 LEAVES += [f"intent {name}" for name in ("list", "declare", "fork", "close", "abandon", "reopen")]

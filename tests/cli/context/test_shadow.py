@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import CONTEXT, HO2M, TALK, configure, talk, turn
+from tests.cli.shared.commands import read_lines
 
 CLASSIFIED = {"context_mode": '"shadow"', "intent_mode": '"classified"', "context_budget": "40"}
 """Under this budget the shadow shows no turn, so that it differs from attention."""

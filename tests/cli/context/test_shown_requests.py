@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import configure, talk, turn
+from tests.cli.shared.commands import read_lines
 from tests.replay.golden_roots import VERSION_1, unpacked
 
 WORDS = "You are a helpful assistant."

@@ -9,9 +9,9 @@ import pytest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.test_tool_results import TOOLS, model
 from tests.acceptance.stack import open_scripted
-from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import HO2M, TALK, append, completed, configure, declared, intents, talk, turn
+from tests.cli.shared.commands import read_lines
 
 NO_COST = {"input_tokens": 0, "output_tokens": 0, "llm_calls": 0, "tool_calls": 0}
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import HO2M, TALK, append, configure, declared, intents, superseded, talk
+from tests.cli.shared.commands import read_lines
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import write_messages
 from tests.cli.conftest import Cli
+from tests.cli.shared.commands import write_messages
 
 HO2M = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")
 REASON = ("--reason", "restored the backup of Monday")

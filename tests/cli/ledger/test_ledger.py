@@ -9,10 +9,10 @@ import pytest
 
 from kitchener.ledger.disk.manifests import folder_of
 from tests.acceptance.sessions.test_full_queues import SHORT_S, crowd
-from tests.cli.commands import finish, read_lines, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
-from tests.cli.permissions import deny
+from tests.cli.shared.commands import finish, read_lines, start, write_messages
+from tests.cli.shared.permissions import deny
 
 SEGMENTED = Path(__file__).resolve().parents[2] / "vectors" / "segmented_with_trees"
 HO2M = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")

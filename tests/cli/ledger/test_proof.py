@@ -17,10 +17,10 @@ from kitchener.records.events import SEALED_FIELDS
 from kitchener.records.ref import Ref
 from kitchener.sealing import Keyring, Sealer
 from kitchener.signing import load_signer
-from tests.cli.commands import read_lines, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.context import contexts
 from tests.cli.memory.memories import is_one_line
+from tests.cli.shared.commands import read_lines, write_messages
 
 HO2M = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")
 SETTINGS = '[ledger]\nsigning_key = "keys/signing.pem"\n'

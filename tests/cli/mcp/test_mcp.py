@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.mcp.servers import SCRIPT, listed
+from tests.mcp.shared.servers import SCRIPT, listed
 
 SETTINGS = """
 plane_root = "root"

@@ -8,7 +8,7 @@ import os
 import select
 from pathlib import Path
 
-from tests.cli.command_server import Started
+from tests.cli.shared.command_server import Started
 
 _TOOL = '''
 from pathlib import Path

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from kitchener.runtime import open_runtime
-from tests.cli.commands import Outcome
+from tests.cli.shared.commands import Outcome
 
 SETTINGS = """
 [ledger]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.memory.memories import OVERLAYS, SIGNALS, is_one_line, learned
+from tests.cli.shared.commands import finish, read_lines, start
 
 READING = (["signals"], ["biases"], ["export"])
 

@@ -12,7 +12,7 @@ from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.memory.remembering import LESSON
+from tests.acceptance.memory.memory_kit import LESSON
 from tests.acceptance.stack import QUESTION
 from tests.cli.conftest import Cli
 from tests.cli.memory.memories import learned

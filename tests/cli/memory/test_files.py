@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import read_lines
 from tests.cli.conftest import Cli
 from tests.cli.memory.memories import OVERLAYS, as_lines, is_one_line, learned
+from tests.cli.shared.commands import read_lines
 
 OLDER = {
     "overlay_id": "OVL-0001",

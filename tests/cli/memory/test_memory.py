@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import read_lines, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.memories import DISK, OVERLAYS, PACKAGES, SIGNALS, as_lines, is_one_line, learned
+from tests.cli.shared.commands import read_lines, write_messages
 
 
 class TestSignals:

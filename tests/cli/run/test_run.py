@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from tests.cli.commands import finish, read_lines, start, write_messages
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
-from tests.gateway.fake_server import completion, fake_server
+from tests.cli.shared.commands import finish, read_lines, start, write_messages
+from tests.gateway.shared.fake_server import completion, fake_server
 
 MIXED = (("a", "hello"), ("b", "what is the time?"), ("a", "thanks"), ("c", "hello"), ("b", "and the weather?"), ("a", "bye"))
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
-from tests.cli.commands import environment
-from tests.cli.serve.rolling import LIMIT_S
+from tests.cli.serve.rollout import LIMIT_S
+from tests.cli.shared.commands import environment
 
 Kind = Literal["caddy", "nginx"]
 OPERATIONS: Final = Path(__file__).parents[3] / "operations"

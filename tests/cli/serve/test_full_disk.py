@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.cli.commands import finish, start, start_program
+from tests.cli.shared.commands import finish, start, start_program
 
 pytestmark = pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux limits the files of another process")
 

@@ -20,9 +20,9 @@ import anyio
 import pytest
 
 from tests.cli.serve.real_proxies import OPERATIONS, PUBLIC, Kind, caddy, in_front, is_there, nginx, told, write_nginx
-from tests.cli.serve.rolling import LIMIT_S, Clients, serve_on
+from tests.cli.serve.rollout import LIMIT_S, Clients, serve_on
 from tests.cli.serve.test_rolling_restart import KEYS, SETTINGS, check, restart, started
-from tests.gateway.secured_server import certificates
+from tests.gateway.shared.secured_server import certificates
 
 each_proxy = pytest.mark.parametrize(
     "kind",

@@ -14,9 +14,9 @@ import pytest
 
 from kitchener.ledger import LedgerReader, verify_file
 from kitchener.records import events
-from tests.cli.command_server import Started
-from tests.cli.serve.rolling import LIMIT_S, Clients, proxy, serve_on
-from tests.payloads import payload_of
+from tests.cli.serve.rollout import LIMIT_S, Clients, proxy, serve_on
+from tests.cli.shared.command_server import Started
+from tests.shared.payloads import payload_of
 
 KEYS = ("a-key-of-ada-0123456789", "a-key-of-bo-0123456789")
 SETTINGS = """

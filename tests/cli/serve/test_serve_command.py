@@ -16,8 +16,8 @@ from typing import Any, Self
 
 import pytest
 
-from tests.cli.commands import finish, read_lines, start, start_program
 from tests.cli.conftest import Cli
+from tests.cli.shared.commands import finish, read_lines, start, start_program
 
 ROOT = Path(__file__).parents[3]
 _CURL = r"^```\n(curl .*?)^```$"

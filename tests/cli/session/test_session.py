@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import write_messages
 from tests.cli.conftest import Cli
+from tests.cli.shared.commands import write_messages
 
 
 @pytest.fixture

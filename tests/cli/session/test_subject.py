@@ -16,13 +16,13 @@ import pytest
 from kitchener.errors import KitchenerError
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
-from tests.cli.command_server import Started
-from tests.cli.commands import finish, read_lines, start
 from tests.cli.conftest import Cli
 from tests.cli.memory.memories import is_one_line
+from tests.cli.shared.command_server import Started
+from tests.cli.shared.commands import finish, read_lines, start
 from tests.erasure.kit import ADA, BO, TALK, fill, found, key_files, running
-from tests.keyrings import change_key, key_at
-from tests.logs import captured_logs
+from tests.shared.keyrings import change_key, key_at
+from tests.shared.logs import captured_logs
 from tests.verifier.kit import NODE, node
 
 SETTINGS = """

@@ -19,7 +19,7 @@ from kitchener.context import (
 from kitchener.context.fold.lifecycle import first_intent_problem
 from kitchener.context.ruleset import Ruleset
 from tests.context.history import ESTIMATE, SESSION, History, entry_ref, event, event_lists, facts, shown, text_of
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 
 def problems(history: History) -> list[str]:

@@ -13,7 +13,7 @@ from kitchener.context.intents.active import Resolution, resolve_active
 from kitchener.context.projection.record import lists_of
 from kitchener.records.ref import Ref
 from tests.context.history import History
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 ESTIMATE = estimator("utf8/3")
 JSON = st.recursive(

@@ -10,7 +10,7 @@ from kitchener.context import ContextState, Item, Projection, Projector, Ruleset
 from kitchener.context.fold.excerpts import asked_terms, excerpted
 from kitchener.context.fold.items import LINE
 from tests.context.history import ESTIMATE, SESSION, WORD_RANK, History, entry_ref, hidden, shown
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 SPLIT = Ruleset(excerpt_tokens=40, token_estimator="utf8/3")
 TODAY = "2026-02-20T09:00:00.000000+00:00"

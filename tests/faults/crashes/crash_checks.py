@@ -22,7 +22,7 @@ from kitchener.runtime import Runtime
 from kitchener.runtime.root_layout import sealer_of
 from tests.acceptance.stack import places, scripted_config
 from tests.faults.crashes.crash_load import EFFECTS, SESSIONS, digest_of, message_of, namespaces, reply_of, session_of
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 _WINDOW_HOURS: Final = 168
 _CLOSED: Final = (

@@ -23,7 +23,7 @@ from kitchener.ids import SessionId, memory_namespace
 from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.memory.remembering import LESSON
+from tests.acceptance.memory.memory_kit import LESSON
 from tests.acceptance.stack import scripted_config
 from tests.ledger.support import segments_of
 

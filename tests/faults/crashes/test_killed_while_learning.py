@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.memory.remembering import check_all, ledger_entries, lives, overlays, signals
+from tests.acceptance.memory.memory_kit import check_all, ledger_entries, lives, overlays, signals
 
 KILLS, SUBJECTS = 15, 6
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.acceptance.memory.remembering import EASY, say, student
+from tests.acceptance.memory.memory_kit import EASY, say, student
 from tests.acceptance.stack import QUESTION, open_scripted
 
 root, seed, turns = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

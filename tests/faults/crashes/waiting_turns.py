@@ -10,7 +10,7 @@ from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION
-from tests.cli.commands import read_lines
+from tests.cli.shared.commands import read_lines
 
 MESSAGES = {"ada": ["one", "two"], "bo": ["three", "four"]}
 

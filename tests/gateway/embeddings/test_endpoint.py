@@ -12,7 +12,7 @@ from kitchener.config import EmbeddingsConfig, RouterConfig, RuntimeConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.records.embedding import EmbeddingProvider
-from tests.gateway.fake_server import Answer, FakeServer, cut, error, fake_server, hang
+from tests.gateway.shared.fake_server import Answer, FakeServer, cut, error, fake_server, hang
 
 SECRET = "sk-0123456789"
 

@@ -10,8 +10,8 @@ from kitchener.gateway import LLMGateway, build_providers
 from kitchener.records.parts import MessagePart, StoredPart
 from kitchener.records.prompt import Message, PromptRequest
 from tests.acceptance.replies.content_kit import NOTES, png
-from tests.gateway.asking import Told, ask
-from tests.gateway.fake_server import completion, fake_server
+from tests.gateway.shared.fake_server import completion, fake_server
+from tests.gateway.shared.gateway_kit import Told, ask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
 

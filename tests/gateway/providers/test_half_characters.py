@@ -16,9 +16,9 @@ from kitchener.errors import ProviderError
 from kitchener.gateway import build_providers
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.records.prompt import PromptResponse, TextPiece, ToolSpec, ToolUse
-from tests.gateway.asking import ask
-from tests.gateway.fake_server import Answer, fake_server
-from tests.property_examples import examples
+from tests.gateway.shared.fake_server import Answer, fake_server
+from tests.gateway.shared.gateway_kit import ask
+from tests.shared.property_examples import examples
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")

@@ -13,8 +13,8 @@ from kitchener.gateway import build_providers
 from kitchener.gateway.embeddings.remote import open_endpoint
 from kitchener.gateway.providers.endpoint_errors import Hiding
 from kitchener.gateway.providers.redaction import Redaction
-from tests.gateway.asking import ask
-from tests.gateway.fake_server import Answer, error, fake_server
+from tests.gateway.shared.fake_server import Answer, error, fake_server
+from tests.gateway.shared.gateway_kit import ask
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")

@@ -28,9 +28,8 @@ from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.library.model_errors import translated
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage
-from tests.actors.waiting import in_virtual_time
-from tests.gateway.asking import Told, ask, cancel_a_reader, read_until_error
-from tests.gateway.fake_server import (
+from tests.actors.time_control import in_virtual_time
+from tests.gateway.shared.fake_server import (
     Answer,
     FakeServer,
     completion,
@@ -43,7 +42,8 @@ from tests.gateway.fake_server import (
     not_json,
     unanswered,
 )
-from tests.gateway.secured_server import locked_key, secured
+from tests.gateway.shared.gateway_kit import Told, ask, cancel_a_reader, read_until_error
+from tests.gateway.shared.secured_server import locked_key, secured
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kitchener.gateway.providers import OfflineProvider
 from kitchener.records.prompt import Message, PromptResponse, TextPiece, ToolSpec
-from tests.gateway.asking import as_type, ask, schema_of
+from tests.gateway.shared.gateway_kit import as_type, ask, schema_of
 
 LIST_PACKAGES = ToolSpec("list_packages", "List the installed Python packages", {"type": "object"})
 

@@ -9,8 +9,8 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.factory import read_secret
-from tests.gateway.asking import Told, ask, one, refusal_of
-from tests.gateway.fake_server import completion, fake_server
+from tests.gateway.shared.fake_server import completion, fake_server
+from tests.gateway.shared.gateway_kit import Told, ask, one, refusal_of
 
 
 async def test_offline_is_always_there() -> None:

@@ -11,7 +11,7 @@ from kitchener.errors import ProviderError
 from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from kitchener.times import datetime_of
-from tests.gateway.asking import as_type, ask
+from tests.gateway.shared.gateway_kit import as_type, ask
 
 READY = PromptResponse(provider_id="x", model_id="y", text="ready", usage=Usage(1, 2))
 

@@ -12,8 +12,8 @@ from kitchener.gateway.rules.relation import RecentTurn
 from kitchener.gateway.rules.tool_choice import choose_tool
 from kitchener.gateway.rules.vocabulary import lower_words
 from kitchener.records.prompt import ToolSpec
-from tests.gateway.asking import schema_of
 from tests.gateway.rules.test_relation import HOTEL, TEXT, TURN
+from tests.gateway.shared.gateway_kit import schema_of
 
 STRING = {"type": "string"}
 

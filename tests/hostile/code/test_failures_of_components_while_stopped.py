@@ -30,11 +30,11 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.records.turn import TextDelta, ToolProgress, ToolStarted, TurnUpdate, WorkOrderPlanned
 from kitchener.runtime.tools.connected_servers import open_servers
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.memory.remembering import EASY, QUESTIONS, open_remembering, say, student
+from tests.acceptance.memory.memory_kit import EASY, QUESTIONS, open_remembering, say, student
 from tests.acceptance.stack import QUICK, ScriptedExecutor, Stack, echo, fitting, open_by_hand, open_scripted, read_all
-from tests.hostile.code.stopping import BEHAVIOURS, Behaviour, nothing_goes_wrong
+from tests.hostile.code.stopped_code import BEHAVIOURS, Behaviour, nothing_goes_wrong
 from tests.hostile.code.strays import on_asyncio
-from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
 
 FAILING = [each for each in BEHAVIOURS if each != "no end"]
 """Without a model that is waited for, a turn that takes no notice of its cancellation may complete."""

@@ -26,9 +26,9 @@ from kitchener.records.turn import TextDelta, ToolProgress, TurnResult, TurnUpda
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUICK, echo, read_all, scripted_config
-from tests.hostile.code.stopping import Behaviour, Foreign, nothing_goes_wrong
+from tests.hostile.code.stopped_code import Behaviour, Foreign, nothing_goes_wrong
 from tests.hostile.code.strays import on_asyncio
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 LONG_S = 60.0
 Updates = AsyncIterator[TextPiece | PromptResponse]

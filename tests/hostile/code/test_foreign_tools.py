@@ -28,7 +28,7 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted_config
 from tests.hostile.kit import bystander, unless_bystander
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime."""

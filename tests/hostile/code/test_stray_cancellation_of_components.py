@@ -24,10 +24,10 @@ from kitchener.records import events
 from kitchener.records.prompt import Attempt
 from kitchener.records.turn import TurnUpdate
 from kitchener.testing import ScriptedProvider
-from tests.acceptance.memory.remembering import ADA, QUESTIONS, open_remembering
+from tests.acceptance.memory.memory_kit import ADA, QUESTIONS, open_remembering
 from tests.acceptance.stack import Hold, echo, open_by_hand, open_scripted, read_all
 from tests.actors.executor.executor_kit import Streamed, open_bench, work_order
-from tests.gateway.asking import Told, ask, failure, gateway_of
+from tests.gateway.shared.gateway_kit import Told, ask, failure, gateway_of
 from tests.hostile.code.strays import Stray, with_strays
 from tests.hostile.kit import bystander
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Outcome, finish, read_lines, start, write_messages
+from tests.cli.shared.commands import Outcome, finish, read_lines, start, write_messages
 
 ASK = "open the door"
 """A message for which the offline model runs the tool."""

@@ -17,7 +17,7 @@ from benchmarks.shared import attacks, http_clients
 from kitchener.records import events
 from kitchener.records.entries import opened
 from tests.clients.test_openai_client import Real, listening
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 SERVE = {
     "request_timeout_s": 0.3,

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from kitchener.serve.connections import JoinedWrites, connection_class, connections_within
 from tests.clients.test_openai_client import listening
 from tests.hostile.connections.test_log_limit import records_of
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import pytest
 from anyio.abc import SocketStream
 
 from tests.clients.test_openai_client import Real, listening
-from tests.logs import captured_logs
-from tests.serve.requests import COMPLETIONS
+from tests.serve.shared.requests import COMPLETIONS
+from tests.shared.logs import captured_logs
 
 HEAD = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" % COMPLETIONS.encode()
 BODY = b'{"model": "ADMIN", "messages": [{"role": "user", "content": "hello"}]}'

@@ -18,7 +18,7 @@ from kitchener.serve.log_limit import MAX_KINDS, LogLimit, limited
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 from tests.clients.test_openai_client import listening
-from tests.serve.requests import serving
+from tests.serve.shared.requests import serving
 
 LINES = 10
 ATTEMPTS = 3

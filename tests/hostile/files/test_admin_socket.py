@@ -25,10 +25,10 @@ from kitchener.runtime.admin.operations import (
 )
 from kitchener.runtime.admin.wire import encoded_refusal
 from tests.acceptance.stack import read_all
-from tests.actors.waiting import settle
+from tests.actors.time_control import settle
 from tests.hostile.kit import bystander
-from tests.logs import captured_logs
-from tests.runtime.admin.listening import framed, listening, listening_config, raw, request, socket_of
+from tests.runtime.admin.admin_kit import framed, listening, listening_config, raw, request, socket_of
+from tests.shared.logs import captured_logs
 
 WRONG: list[tuple[Any, str]] = [
     (b"", "not JSON"),

@@ -27,7 +27,7 @@ from kitchener.runtime import Runtime
 from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, echo, open_scripted, read_all
-from tests.cli.commands import Outcome, finish, start, write_messages
+from tests.cli.shared.commands import Outcome, finish, start, write_messages
 from tests.hostile.files.test_edited_ledgers import MOMENT, in_one_commit
 from tests.hostile.files.test_written_files import mode
 from tests.hostile.kit import BYSTANDER, bystander, unless_bystander

@@ -31,7 +31,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
 from tests.hostile.kit import bystander
 from tests.ledger.support import damaged_copies, fact, forget_index, index_of, numbers, open_ledger, segments_of
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 from tests.verifier.kit import NODE, needs_node, node, refused, relinked, rewritten
 
 QUICK = LedgerConfig(durability="os")

@@ -19,10 +19,10 @@ from kitchener.errors import LedgerDamaged, SealingError, SigningError
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_file
 from kitchener.sealing import Keyring
 from kitchener.signing import load_signer, make_key
-from tests.cli.commands import COMMAND
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
-from tests.keyrings import as_file, key_at
+from tests.cli.shared.commands import COMMAND
 from tests.ledger.support import segments_of
+from tests.shared.keyrings import as_file, key_at
 from tests.verifier.kit import needs_node, run
 
 

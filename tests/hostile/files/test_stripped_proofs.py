@@ -23,7 +23,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, echo, open_scripted
 from tests.hostile.kit import BYSTANDER, bystander
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 from tests.verifier import conftest as proven_root
 from tests.verifier.kit import needs_node, node, refused, run
 from tests.verifier.proofs import Proven, bundle, shown_rows, strip

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import read_lines, write_messages
 from tests.cli.conftest import Cli, cli, memory_root, taught  # noqa: F401  the fixtures
+from tests.cli.shared.commands import read_lines, write_messages
 
 
 @pytest.fixture(autouse=True)

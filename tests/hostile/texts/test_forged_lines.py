@@ -10,7 +10,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
 from tests.hostile.kit import bystander, unless_bystander
-from tests.prompts import shown_text
+from tests.shared.prompts import shown_text
 
 
 @pytest.fixture(scope="module")

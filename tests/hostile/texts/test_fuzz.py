@@ -19,7 +19,7 @@ from kitchener.memory.overlays import parse_older
 from kitchener.records.prompt import PromptResponse, Usage
 from kitchener.runtime.loading import load_config
 from tests.memory.test_import import older
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 ANSWERS: Final = (
     '{"response_text": "hello \\"Ada\\" \\ud83d\\ude00 caf\\u00e9\\n"}',

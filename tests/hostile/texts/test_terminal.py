@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.commands import Outcome, finish, start, start_program
 from tests.cli.conftest import Cli, cli, memory_root, taught  # noqa: F401  the fixtures
+from tests.cli.shared.commands import Outcome, finish, start, start_program
 
 HOSTILE: Final = {
     "colour": "\x1b[31mred",

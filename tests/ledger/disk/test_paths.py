@@ -11,7 +11,7 @@ import pytest
 from kitchener.errors import LedgerDiskError, LedgerLocked, LedgerPathError, LedgerWriteError
 from kitchener.ledger import LedgerReader, verify_file
 from kitchener.ledger.disk.file_ops import FileOps
-from tests.cli.commands import finish, start_program
+from tests.cli.shared.commands import finish, start_program
 from tests.ledger.support import FaultFS, fact, fill, numbers, open_ledger
 
 HOLD = """

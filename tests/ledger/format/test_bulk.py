@@ -12,7 +12,7 @@ from kitchener.canonical import canonical_bytes
 from kitchener.ledger.format.bulk import LinePosition, check_lines
 from kitchener.ledger.format.checks import LineBatch, Verifier
 from kitchener.ledger.format.lines import NO_HASH, START, BadLine, Mark, chain_hash
-from tests.property_examples import examples
+from tests.shared.property_examples import examples
 
 LEDGER = "HO2M:ADMIN"
 PAYLOADS: tuple[dict[str, object], ...] = (

@@ -18,7 +18,7 @@ from kitchener.ledger.index.index import open_index
 from kitchener.ledger.index.tail import IndexDamaged, IndexRow, Tail, check_row, hash_of, unpack
 from kitchener.records.index_keys import external_index_key, index_keys
 from tests.ledger.support import CountedReads, change, fact, fill, forget_index, index_of, numbers, open_ledger
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 QUICK = LedgerConfig(durability="os")
 

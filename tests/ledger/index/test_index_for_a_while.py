@@ -13,8 +13,8 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerDiskError, LedgerPathError, LedgerTailMissing
 from kitchener.ledger.index.index import open_index
 from tests.ledger.support import LEDGER, CountedReads, fact, fill, index_of, numbers, open_ledger
-from tests.logs import captured_logs
-from tests.system_limits import descriptors, file_size
+from tests.shared.logs import captured_logs
+from tests.shared.system_limits import descriptors, file_size
 
 QUICK = LedgerConfig(linger_ms=0)
 

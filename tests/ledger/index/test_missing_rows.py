@@ -15,7 +15,7 @@ import pytest
 from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader
 from tests.ledger.support import fact, forget_index, index_of, numbers, open_ledger
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 QUICK = LedgerConfig(durability="os")
 ROUNDS = 4

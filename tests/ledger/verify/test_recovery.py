@@ -21,7 +21,7 @@ from tests.ledger.support import (
     numbers,
     open_ledger,
 )
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 
 async def contents(path: Path) -> list[int]:

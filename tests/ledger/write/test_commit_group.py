@@ -16,7 +16,7 @@ from kitchener.errors import LedgerWriteError
 from kitchener.ledger import LedgerClient, LedgerEntry, Ledgers, open_ledgers, verify_file
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records.index_keys import external_index_key
-from tests.actors.waiting import in_stopped_time, pass_time, settle
+from tests.actors.time_control import in_stopped_time, pass_time, settle
 from tests.ledger.support import FaultFS, SetClock, fact, numbers, open_ledger
 
 NAMES = ("ho1m", "context", "ho2m")

@@ -19,12 +19,12 @@ from kitchener.config import LedgerConfig
 from kitchener.errors import LedgerPathError, LedgerTailMissing, LedgerWriteError
 from kitchener.ledger import verify_file
 from kitchener.ledger.disk.file_ops import FileOps
-from tests.cli.commands import finish, start_program
+from tests.cli.shared.commands import finish, start_program
 from tests.ledger.killed_writer import PROGRAM
 from tests.ledger.support import Died, FaultFS, ShortWrites, fact, fill, forget_index, numbers, open_ledger, segments_of
-from tests.logs import captured_logs
-from tests.payloads import payload_of
-from tests.property_examples import examples
+from tests.shared.logs import captured_logs
+from tests.shared.payloads import payload_of
+from tests.shared.property_examples import examples
 
 COMMITS = (1, 3, 2)
 

@@ -23,9 +23,9 @@ from kitchener.ledger import LedgerEntry, LedgerReader, verify_file
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
 from kitchener.sealing.subject_key import Mac
-from tests.cli.commands import finish, start_program
-from tests.keyrings import change_key, key_at
+from tests.cli.shared.commands import finish, start_program
 from tests.ledger.support import forget_index, open_ledger
+from tests.shared.keyrings import change_key, key_at
 
 SECRET = "my pin is 4711"
 

@@ -37,8 +37,8 @@ from tests.ledger.support import (
     open_ledger,
     segments_of,
 )
-from tests.logs import captured_logs
-from tests.property_examples import examples
+from tests.shared.logs import captured_logs
+from tests.shared.property_examples import examples
 from tests.verifier.kit import needs_node, node, refused
 
 SMALL = segments_of(1_000, durability="os")

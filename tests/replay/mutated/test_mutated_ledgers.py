@@ -14,11 +14,11 @@ from kitchener.replaying.consolidations import ConsolidationTape
 from kitchener.replaying.tape import Tape
 from kitchener.runtime.root_layout import settings_of
 from kitchener.signing import Signer, load_signer
-from tests.payloads import payload_of
 from tests.replay import corpus
-from tests.replay.recording import KEY, record
+from tests.replay.shared.recorded_sessions import KEY, record
 from tests.replay.test_replay_diverges import CONTEXT, ENFORCE, HO1M, HO2M, LEARNING, SIGNALS
 from tests.replay.test_replay_signed import signed_by
+from tests.shared.payloads import payload_of
 
 OVERLAYS = SIGNALS.with_name("overlays.jsonl")
 EVERY = {HO1M: 7, HO2M: 53, CONTEXT: 1, SIGNALS: 1, OVERLAYS: 1}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.replay.mutated.mutants import mutants_of
-from tests.replay.mutated.mutating import NO_POLICY, POLICY
+from tests.replay.mutated.mutation_run import NO_POLICY, POLICY
 
 ROOT = Path(__file__).parents[3]
 
@@ -73,7 +73,7 @@ def test_most_mutants_are_caught(recorded_root: Path) -> None:
 
     Samples of three versions of the code had 64, 68 and 72 %.
     """
-    script = "import sys; from tests.replay.mutated.mutating import share_caught; print(share_caught(sys.argv[1], 600))"
+    script = "import sys; from tests.replay.mutated.mutation_run import share_caught; print(share_caught(sys.argv[1], 600))"
     run = subprocess.run(
         [sys.executable, "-c", script, str(recorded_root)], cwd=ROOT, capture_output=True, text=True, timeout=3_000, check=False
     )

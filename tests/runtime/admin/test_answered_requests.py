@@ -11,7 +11,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.runtime.admin.operations import AnswerApproval, EndSession
 from kitchener.runtime.administration import administer
 from tests.acceptance.approval.kit import Desk, model
-from tests.runtime.admin.listening import command, listening, listening_config
+from tests.runtime.admin.admin_kit import command, listening, listening_config
 
 ONE = [("delete", {"path": "a"})]
 

@@ -38,10 +38,10 @@ from tests.acceptance.replies.content_kit import blobs, png
 from tests.acceptance.replies.content_kit import config as content_config
 from tests.acceptance.replies.content_kit import running as content_running
 from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
-from tests.cli.command_list import every_command
-from tests.memory.kit import learned
-from tests.payloads import payload_of
-from tests.runtime.admin.listening import command, listening, listening_config
+from tests.cli.shared.command_list import every_command
+from tests.memory.shared.kit import learned
+from tests.runtime.admin.admin_kit import command, listening, listening_config
+from tests.shared.payloads import payload_of
 
 ADA, BO = "ada", "bo"
 

@@ -17,9 +17,9 @@ from kitchener.runtime.admin import admin_client, socket_place
 from kitchener.runtime.admin.admin_client import NobodyListens, ask
 from kitchener.runtime.admin.operations import EndSession, ReadStatistics
 from kitchener.runtime.administration import administer
-from tests.cli.commands import COMMAND, start
-from tests.logs import captured_logs
-from tests.runtime.admin.listening import listening, listening_config, socket_of
+from tests.cli.shared.commands import COMMAND, start
+from tests.runtime.admin.admin_kit import listening, listening_config, socket_of
+from tests.shared.logs import captured_logs
 
 
 async def test_the_owner_alone_can_use_the_socket_and_it_goes_with_the_runtime(tmp_path: Path) -> None:

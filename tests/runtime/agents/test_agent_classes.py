@@ -13,8 +13,8 @@ from kitchener.runtime.loading import load_config
 from kitchener.runtime.setting_checks import check_config
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted, read_all, scripted_config
-from tests.payloads import payload_of
-from tests.replay.recording import TOOLS, model
+from tests.replay.shared.recorded_sessions import TOOLS, model
+from tests.shared.payloads import payload_of
 
 NAMES = ("list_packages", "break_down")
 

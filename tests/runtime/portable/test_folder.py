@@ -31,12 +31,12 @@ from kitchener.runtime import SessionExport, erase_subject, export_session, impo
 from kitchener.sealing import Keyring
 from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider
-from tests.cli.commands import finish, start_program
+from tests.cli.shared.commands import finish, start_program
 from tests.erasure.kit import ADA, BO, TALK, converse, fetch, fill, running
 from tests.erasure.kit import config as sealed_config
-from tests.payloads import payload_of
-from tests.replay.recording import MESSAGES, TOOLS, model, record, say_all
+from tests.replay.shared.recorded_sessions import MESSAGES, TOOLS, model, record, say_all
 from tests.replay.test_replay_identical import LEARNING, MODES
+from tests.shared.payloads import payload_of
 
 
 def moved(config: RuntimeConfig, root: Path) -> RuntimeConfig:

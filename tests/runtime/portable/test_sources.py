@@ -21,7 +21,7 @@ from kitchener.runtime.root_layout import ledger_paths, sealer_of
 from kitchener.sealing import Keyring
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK
-from tests.replay.recording import MESSAGES, TOOLS, model, record, say_all
+from tests.replay.shared.recorded_sessions import MESSAGES, TOOLS, model, record, say_all
 from tests.replay.test_replay_identical import LEARNING
 
 INSTRUCTIONS = "Answer as a gardener would."

@@ -16,7 +16,7 @@ from kitchener.serve.problems import RequestRefused
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
 from tests.serve.access.test_places import function
-from tests.serve.requests import Client, serving
+from tests.serve.shared.requests import Client, serving
 
 KEY = "key-of-front-end-0123456789"
 ADA, BOB = {"x_kitchener_subject": "ada"}, {"x_kitchener_subject": "bob"}

@@ -11,7 +11,7 @@ import pytest
 from kitchener.actors.turn import context_time
 from kitchener.config import ServeClientConfig
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
-from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, serving
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, serving
 
 KEY = "key-of-ada-0123456789"
 _MESSAGES = 250

@@ -13,9 +13,9 @@ from kitchener.errors import ConfigError
 from kitchener.serve.access.callers import Callers
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
-from tests.logs import captured_logs
-from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
-from tests.telemetry.watching import Watch
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
+from tests.shared.logs import captured_logs
+from tests.telemetry.watch import Watch
 
 ADAS, BOBS, CYS, DESKS = "key-of-ada-0123456789", "key-of-bob-0123456789", "key-of-cy-01234567890", "key-of-desk-0123456789"
 

@@ -16,8 +16,8 @@ from kitchener.serve.access.allowances import Allowance, RequestPlace
 from kitchener.serve.problems import RequestRefused
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
-from tests.serve.functions import NESTED
-from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, serving
+from tests.serve.shared.functions import NESTED
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, serving
 
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
 RESPONSES = "/v1/responses"

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 import pytest
 
 from kitchener.config import ServeRight
-from tests.serve.requests import Asked, Client, serving
+from tests.serve.shared.requests import Asked, Client, serving
 
 RIGHTS: Final[tuple[ServeRight, ...]] = get_args(ServeRight)
 FILLED: Final = {

@@ -20,8 +20,8 @@ from kitchener.serve.access.allowances import SchemaTime
 from kitchener.serve.problems import RequestRefused
 from kitchener.testing import ScriptedProvider, replay_session, use_tool
 from tests.acceptance.stack import Hold, echo, open_scripted
-from tests.serve.functions import FLAT, NESTED, calling, weather_of
-from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, serving
+from tests.serve.shared.functions import FLAT, NESTED, calling, weather_of
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, serving
 
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
 RESPONSES, AGUI = "/v1/responses", "/v1/agui/ADMIN"

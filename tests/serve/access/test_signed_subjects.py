@@ -9,7 +9,7 @@ import pytest
 from kitchener.config import ServeClientConfig
 from kitchener.errors import ConfigError
 from kitchener.testing import FakeClock
-from tests.serve.requests import Client, serving
+from tests.serve.shared.requests import Client, serving
 
 KEY, SECRET = "the-key-of-the-desk", "a-secret-that-is-as-long-as-the-longest-of-the-hashes-of-a-token-at-least"
 NOW_S = 1_800_000_000

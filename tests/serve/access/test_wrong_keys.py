@@ -10,8 +10,8 @@ from kitchener.config import ServeConfig
 from kitchener.errors import ConfigError
 from kitchener.serve.access.wrong_keys import WrongKeys, address_of
 from kitchener.serve.problems import RequestRefused
-from tests.logs import captured_logs
-from tests.serve.requests import Client, serving
+from tests.serve.shared.requests import Client, serving
+from tests.shared.logs import captured_logs
 
 ADA, BOB = "the-key-of-ada-0001", "the-key-of-bob-0002"
 

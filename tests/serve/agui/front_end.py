@@ -11,7 +11,7 @@ from ag_ui.core import Event
 from ag_ui_validate.pytest_plugin import validate_agui
 from pydantic import TypeAdapter
 
-from tests.serve.requests import Asked, Client
+from tests.serve.shared.requests import Asked, Client
 
 PATH = "/v1/agui/ADMIN"
 _EVENT: TypeAdapter[Any] = TypeAdapter(Event)

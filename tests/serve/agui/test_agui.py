@@ -13,7 +13,7 @@ from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.serve.agui.front_end import PATH, FrontEnd, kinds, of_kind
-from tests.serve.requests import Asked, Client, serving
+from tests.serve.shared.requests import Asked, Client, serving
 
 PLAIN = [
     "RUN_STARTED",

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.serve.agui.front_end import FrontEnd, of_kind
 from tests.serve.agui.test_agui import measure, send_letter, turns_of
-from tests.serve.functions import PLACE, calling, use_tools, weather_of
-from tests.serve.requests import serving
+from tests.serve.shared.functions import PLACE, calling, use_tools, weather_of
+from tests.serve.shared.requests import serving
 
 TOOLS = [{"name": "get_weather", "description": "The weather at a place.", "parameters": PLACE}]
 

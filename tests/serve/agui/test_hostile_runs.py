@@ -9,7 +9,7 @@ import pytest
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.serve.agui.front_end import PATH, FrontEnd, checked, of_kind
 from tests.serve.agui.test_agui import calling, send_letter
-from tests.serve.requests import Client, serving
+from tests.serve.shared.requests import Client, serving
 
 RIGHTS = {"desk": ("chat", "read", "approve", "act_for"), "bot": ("chat", "act_for")}
 

@@ -19,7 +19,7 @@ from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import echo
 from tests.clients.test_openai_client import listening
 from tests.serve.agui.test_agui import send_letter
-from tests.serve.functions import heard, weather_of
+from tests.serve.shared.functions import heard, weather_of
 
 DOORS: Final = os.environ.get("CLIENT_DOORS", "")
 SCRIPT: Final = Path(__file__).parents[2] / "clients" / "doors" / "front_end.cjs"

@@ -14,7 +14,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.serve.chat_completions.chat_request import CONTINUE
 from kitchener.testing import ScriptedProvider, replay_session, use_tool
 from tests.acceptance.stack import CutShort, Hold, echo
-from tests.serve.requests import COMPLETIONS, Asked, Client, chat_body, serving
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, serving
 
 CHAT = {"x_openwebui_chat_id": "chat 1"}
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==")

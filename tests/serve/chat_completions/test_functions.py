@@ -7,8 +7,8 @@ import pytest
 
 from kitchener import tool
 from kitchener.config import ServeClientConfig
-from tests.serve.functions import FLAT, NESTED, calling, use_tools, weather_of
-from tests.serve.requests import COMPLETIONS, Asked, Client, serving
+from tests.serve.shared.functions import FLAT, NESTED, calling, use_tools, weather_of
+from tests.serve.shared.requests import COMPLETIONS, Asked, Client, serving
 
 CHAT = {"x_chat_id": "c"}
 ASK = {"role": "user", "content": "What is the weather?"}

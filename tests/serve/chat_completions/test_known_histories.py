@@ -14,7 +14,7 @@ from kitchener.ledger import LedgerClient
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from kitchener.serve.chat_completions.chat_request import CONTINUE, SaidPair
 from kitchener.serve.chat_completions.client_history import ClaimedHistory, Histories, KnownHistory, digest_of
-from tests.serve.requests import Asked, Client, serving
+from tests.serve.shared.requests import Asked, Client, serving
 
 CLIENTS = 20
 

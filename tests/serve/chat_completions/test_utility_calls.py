@@ -7,7 +7,7 @@ import pytest
 
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
-from tests.serve.requests import COMPLETIONS, chat_body, serving
+from tests.serve.shared.requests import COMPLETIONS, chat_body, serving
 
 CHAT = {"x_openwebui_chat_id": "chat 1"}
 TITLE = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}

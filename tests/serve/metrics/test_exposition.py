@@ -15,10 +15,10 @@ from kitchener.runtime import open_runtime
 from kitchener.serve.metrics.exposition import MetricFamily, exposition, runtime_families
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
-from tests.mcp.servers import by_message, settings_of
+from tests.mcp.shared.servers import by_message, settings_of
 from tests.serve.metrics.metrics_text import read_metrics
 from tests.serve.native.test_sessions import asking_model, send_letter
-from tests.serve.requests import Client, serving
+from tests.serve.shared.requests import Client, serving
 
 OPERATORS = "key-of-operator-0123456789"
 

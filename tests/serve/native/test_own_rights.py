@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.requests import serving
+from tests.serve.shared.requests import serving
 
 
 async def test_a_key_learns_what_it_reaches_and_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

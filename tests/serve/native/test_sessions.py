@@ -15,7 +15,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import agent_tool
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
-from tests.serve.requests import Asked, Client, serving
+from tests.serve.shared.requests import Asked, Client, serving
 
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
 

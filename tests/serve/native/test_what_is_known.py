@@ -19,8 +19,8 @@ from kitchener.ledger import StoredEntry
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.reads import Entries
 from kitchener.times import iso_of
-from tests.memory.kit import learned, recur
-from tests.serve.requests import Asked, Client, serving
+from tests.memory.shared.kit import learned, recur
+from tests.serve.shared.requests import Asked, Client, serving
 
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.serve.functions import FLAT, NESTED, calling, use_tools, weather_of
-from tests.serve.requests import Asked, Client, serving
 from tests.serve.responses.test_responses import PATH, answer_item, deltas, kinds, send_card, text_of, told
+from tests.serve.shared.functions import FLAT, NESTED, calling, use_tools, weather_of
+from tests.serve.shared.requests import Asked, Client, serving
 
 ASK = "What is the weather?"
 CALLED = [

@@ -9,8 +9,8 @@ from openai.types.responses.response_item_list import ResponseItemList
 from kitchener.config import ServeClientConfig
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
-from tests.serve.requests import Client, serving
 from tests.serve.responses.test_responses import KEYS, PATH, answer_item, asking, respond, send_card
+from tests.serve.shared.requests import Client, serving
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 

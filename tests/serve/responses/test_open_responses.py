@@ -12,10 +12,10 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from tests.serve.functions import FLAT, calling, weather_of
-from tests.serve.requests import Asked, Client, serving
 from tests.serve.responses.test_input_items import PNG
 from tests.serve.responses.test_responses import PATH, answer_item, asking, send_card, text_of, told
+from tests.serve.shared.functions import FLAT, calling, weather_of
+from tests.serve.shared.requests import Asked, Client, serving
 
 NUMBERS = ("created_at", "frequency_penalty", "presence_penalty", "temperature", "top_logprobs", "top_p")
 TEXTS = ("id", "model", "object", "service_tier", "status", "truncation")

@@ -14,7 +14,7 @@ from kitchener.records.events import TURN_COMPLETED
 from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import CutShort, Hold, echo
-from tests.serve.requests import Asked, Client, serving
+from tests.serve.shared.requests import Asked, Client, serving
 
 PATH = "/v1/responses"
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}

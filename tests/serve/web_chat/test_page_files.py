@@ -12,7 +12,7 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 from kitchener.serve.web_chat.page_files import POLICY, page_files
-from tests.serve.requests import Asked, Client, serving
+from tests.serve.shared.requests import Asked, Client, serving
 
 ROOT = Path(__file__).parents[3]
 FILES = {path: (name, data.decode()) for path, name, data in page_files()}

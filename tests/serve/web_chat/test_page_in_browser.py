@@ -15,7 +15,7 @@ from kitchener.clock import SystemClock
 from kitchener.ids import memory_namespace
 from kitchener.runtime import Runtime
 from kitchener.times import iso_of
-from tests.memory.kit import learned, recur
+from tests.memory.shared.kit import learned, recur
 from tests.serve.web_chat.browser import CONTRAST, DOORS, REFUSED, Tab, open_browser, open_tab
 from tests.serve.web_chat.served_page import HOSTILE, MAP, PageServer, open_wire, page_server
 

@@ -217,6 +217,11 @@ class TurnWords:
 
 @lru_cache(64)
 def _with_named(weights: LexicalWeights, speaker_weight: float) -> LexicalWeights:
+    """The weights with another weight of speakers.
+
+    The cache saves 87,000 instructions for each index that is made (`valgrind --tool=cachegrind`), one in five turns of
+    `benchmarks.sessions --memory --context enforce`: 0.2 % of the instructions of a turn.
+    """
     return replace(weights, named=speaker_weight)
 
 

@@ -267,7 +267,7 @@ def _lines(projected: ProjectionPreview) -> list[str]:
 
 
 async def _recorded(paths: LedgerPaths, projected: ProjectionPreview, *, is_given: bool) -> str:
-    """Records the decision if no other process writes, and returns what came of it."""
+    """Records the decision if no other process writes, and returns a sentence that says whether it did, and why not."""
     if is_given:
         return "dry run: nothing was recorded, since a ledger was given"
     try:

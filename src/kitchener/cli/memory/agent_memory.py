@@ -180,7 +180,7 @@ class AgentMemory:
 
 
 def signal_kinds(config: HO3MemoryConfig) -> frozenset[str]:
-    """All kinds of signals."""
+    """The kinds that a signal id may begin with: the built-in ones and `custom_kinds` of the settings."""
     return frozenset((*SIGNAL_KINDS, *config.custom_kinds))
 
 

@@ -414,19 +414,19 @@ def declared(
 
 
 def superseded(intent_id: str, by: str, reason: str) -> IntentEvent:
-    """`INTENT_SUPERSEDED`"""
+    """`INTENT_SUPERSEDED`: the intent is replaced by the intent `by`."""
     payload: IntentSupersededPayload = {"intent_id": intent_id, "superseded_by_intent_id": by, "reason": reason}
     return IntentEvent(events.INTENT_SUPERSEDED, intent_id, payload)
 
 
 def reopened(intent_id: str, reason: str) -> IntentEvent:
-    """`INTENT_REOPENED`"""
+    """`INTENT_REOPENED`: the intent is live again."""
     payload: IntentReopenedPayload = {"intent_id": intent_id, "reason": reason}
     return IntentEvent(events.INTENT_REOPENED, intent_id, payload)
 
 
 def closed(intent_id: str, outcome: str, reason: str | None = None, *, by: IntentCloser | None) -> IntentEvent:
-    """`INTENT_CLOSED`"""
+    """`INTENT_CLOSED`: the intent has ended, with an outcome."""
     payload: IntentClosedPayload = {"intent_id": intent_id, "outcome": outcome}
     if reason is not None:
         payload["reason"] = reason
@@ -436,13 +436,13 @@ def closed(intent_id: str, outcome: str, reason: str | None = None, *, by: Inten
 
 
 def abandoned(intent_id: str, reason: str) -> IntentEvent:
-    """`INTENT_ABANDONED`"""
+    """`INTENT_ABANDONED`: the intent is given up without an outcome."""
     payload: IntentAbandonedPayload = {"intent_id": intent_id, "reason": reason}
     return IntentEvent(events.INTENT_ABANDONED, intent_id, payload)
 
 
 def deferred(intent_id: str, reason: str) -> IntentEvent:
-    """`INTENT_DEFERRED`"""
+    """`INTENT_DEFERRED`: the intent waits until a message continues it."""
     payload: IntentDeferredPayload = {"intent_id": intent_id, "reason": reason}
     return IntentEvent(events.INTENT_DEFERRED, intent_id, payload)
 

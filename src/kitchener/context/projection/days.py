@@ -25,7 +25,10 @@ def day_of(item: Item) -> Day:
 
 @lru_cache(1_024)
 def heading(day: str) -> str:
-    """The heading of a day, such as `[Fri 2026-02-20]`; a date that cannot be read stays as it is."""
+    """The heading of a day, such as `[Fri 2026-02-20]`; a date that cannot be read stays as it is.
+
+    The cache saves 0.2 % of the bytecodes of a turn (`benchmarks.steps --memory --context enforce`).
+    """
     return f"[{_named(day)}]"
 
 

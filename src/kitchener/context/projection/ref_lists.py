@@ -15,7 +15,10 @@ Step = tuple[int, int] | list[Ref]
 
 @lru_cache(4_096)
 def listed(ref: Ref) -> ListedRefMapping:
-    """A member of a list of references as JSON."""
+    """A member of a list of references as JSON.
+
+    The cache saves 0.1 % of the bytecodes of a turn (`benchmarks.steps --memory --context enforce`).
+    """
     return ref.as_listed()
 
 

@@ -23,7 +23,7 @@ MAX_ERROR_BYTES: Final = 65_536
 MAX_DEPTH: Final = 100
 """Most levels of objects and lists in a body. Parsers recurse, and a tool's arguments are stored only up to 64 levels."""
 MAX_VALUES: Final = 10_000
-"""Most values in a body or an event. The libraries validate each value, up to 20 µs, while no other task runs."""
+"""Most values in a body or an event. The libraries validate each value, and no other task runs meanwhile."""
 MAX_COUNTED: Final = 500_000
 """Most commas and brackets of a text that is parsed to count its values. Some may be inside strings."""
 MAX_EVENTS: Final = 100_000

@@ -28,7 +28,8 @@ from kitchener.ledger.verify.verification import Head, VerifyReport, verify_file
 _CHUNK_BYTES: Final = 32 << 20
 """Approximate length of a chunk. Short enough to show progress and to keep all processes busy until the end."""
 _WORTH_BYTES: Final = 256 << 20
-"""Shorter ledgers are verified in this process unless the caller sets `jobs`: starting processes costs more than it saves."""
+"""Shorter ledgers are verified in this process unless the caller sets `jobs`. One core verifies so many bytes in about two
+seconds (`benchmarks.ledger`, see `docs/performance.md`)."""
 _LAST_BYTES: Final = 65_536
 
 

@@ -161,7 +161,7 @@ class ProjectionPayload(CommonPayload):
 
 
 class ConflictFlagPayload(CommonPayload):
-    """`CONFLICT_FLAG`"""
+    """`CONFLICT_FLAG`: the Context Authority raised a flag, for example because two active intents compete."""
 
     overlay_type: Literal["CONFLICT_FLAG"]
     timestamp: str
@@ -182,7 +182,7 @@ class ShadowEvent(TypedDict):
 
 
 class ShadowDecisionPayload(CommonPayload):
-    """`INTENT_SHADOW_DECISION`"""
+    """`INTENT_SHADOW_DECISION`: what `enforce` would have done with the intents, decided in `shadow`."""
 
     step: TransitionStep
     decided_after: str

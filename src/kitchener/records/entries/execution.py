@@ -55,7 +55,7 @@ class UsageMapping(TypedDict):
 
 
 class ExecutingPayload(CommonPayload):
-    """`WO_EXECUTING`"""
+    """`WO_EXECUTING`: HO1 has begun a consolidation. Older versions wrote it for every work order."""
 
     wo_type: WorkOrderType
 
@@ -76,7 +76,7 @@ class AttemptStartedPayload(CommonPayload):
 
 
 class AttemptFailedPayload(AttemptStartedPayload):
-    """`ATTEMPT_FAILED`"""
+    """`ATTEMPT_FAILED`: a provider gave no usable answer to one attempt of a model call."""
 
     reason: ProviderReason | None
     output_begun: bool

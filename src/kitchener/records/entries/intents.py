@@ -13,7 +13,7 @@ permits to, or, under version 1 of the policy, the model's reply."""
 
 
 class IntentDeclaredPayload(CommonPayload):
-    """`INTENT_DECLARED`"""
+    """`INTENT_DECLARED`: the session, or the scope that its sessions share, has a new intent."""
 
     intent_id: str
     scope: str
@@ -27,7 +27,7 @@ class IntentDeclaredPayload(CommonPayload):
 
 
 class IntentSupersededPayload(CommonPayload):
-    """`INTENT_SUPERSEDED`"""
+    """`INTENT_SUPERSEDED`: another intent has taken the place of this one."""
 
     intent_id: str
     superseded_by_intent_id: str
@@ -37,7 +37,7 @@ class IntentSupersededPayload(CommonPayload):
 
 
 class IntentReopenedPayload(CommonPayload):
-    """`INTENT_REOPENED`"""
+    """`INTENT_REOPENED`: an intent that had ended or was deferred is live again."""
 
     intent_id: str
     reason: SealedText
@@ -45,7 +45,7 @@ class IntentReopenedPayload(CommonPayload):
 
 
 class IntentClosedPayload(CommonPayload):
-    """`INTENT_CLOSED`"""
+    """`INTENT_CLOSED`: the intent has ended, with an outcome."""
 
     intent_id: str
     outcome: SealedText
@@ -56,7 +56,7 @@ class IntentClosedPayload(CommonPayload):
 
 
 class IntentAbandonedPayload(CommonPayload):
-    """`INTENT_ABANDONED`"""
+    """`INTENT_ABANDONED`: the intent was given up without an outcome."""
 
     intent_id: str
     reason: SealedText

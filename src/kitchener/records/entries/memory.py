@@ -80,7 +80,7 @@ class OverlayPayload(MemoryPayload):
 
 
 class OverlayDeactivatedPayload(MemoryPayload):
-    """`HO3_OVERLAY_DEACTIVATED`"""
+    """`HO3_OVERLAY_DEACTIVATED`: an artifact is no longer used, from a certain time on."""
 
     artifact_id: NotRequired[str]
     """The artifact's key: its overlay id in the older format."""
@@ -100,7 +100,7 @@ class OverlayDeactivatedPayload(MemoryPayload):
 
 
 class OverlayWeightPayload(MemoryPayload):
-    """`HO3_OVERLAY_WEIGHT_UPDATED`"""
+    """`HO3_OVERLAY_WEIGHT_UPDATED`: an artifact has a new weight, from a certain time on."""
 
     artifact_id: NotRequired[str]
     overlay_id: NotRequired[str]

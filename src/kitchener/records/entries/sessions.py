@@ -11,7 +11,7 @@ SpokenRole = Literal["user", "assistant"]
 
 
 class SessionStartPayload(CommonPayload):
-    """`SESSION_START`"""
+    """`SESSION_START`: a session of an agent class was opened."""
 
     agent_class: str
     external_id: NotRequired[str]
@@ -19,7 +19,7 @@ class SessionStartPayload(CommonPayload):
 
 
 class SessionEndPayload(CommonPayload):
-    """`SESSION_END`"""
+    """`SESSION_END`: a session was closed for good, with the totals of its turns."""
 
     turn_count: int
     """Completed turns."""

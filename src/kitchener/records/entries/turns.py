@@ -88,7 +88,7 @@ class TurnCallPayload(CommonPayload):
 
 
 class TurnStartedPayload(TurnCallPayload):
-    """`TURN_STARTED`"""
+    """`TURN_STARTED`: a message was admitted as a turn, with everything on which the turn depends."""
 
     turn_ts: str
     """ISO time of the turn, from which everything that depends on time is computed."""
@@ -187,13 +187,13 @@ class TurnCompletedPayload(TurnResultPayload, DirectCost, KeptResults, CheckedGa
 
 
 class TurnAbortedPayload(CommonPayload):
-    """`TURN_ABORTED`"""
+    """`TURN_ABORTED`: a turn ended without a result."""
 
     reason: AbortReason
 
 
 class ChainCompletePayload(CommonPayload):
-    """`WO_CHAIN_COMPLETE`"""
+    """`WO_CHAIN_COMPLETE`: all work orders of a turn have ended; their sum and the hash of HO1's entries."""
 
     wo_ids: list[str]
     wo_count: int

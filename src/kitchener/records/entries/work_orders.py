@@ -129,7 +129,7 @@ class WorkOrderPlannedPayload(CommonPayload):
 
 
 class WorkOrderDispatchedPayload(CommonPayload):
-    """`WO_DISPATCHED`"""
+    """`WO_DISPATCHED`: a planned work order was sent to HO1."""
 
     wo_id: NotRequired[str]
     tier_target: Literal["HO1"]
@@ -165,7 +165,7 @@ class WorkOrderSupersededPayload(CommonPayload):
 
 
 class WorkOrderAbandonedPayload(CommonPayload):
-    """`WO_ABANDONED`"""
+    """`WO_ABANDONED`: a work order will not be executed, or not be continued."""
 
     wo_id: NotRequired[str]
     reason: AbandonReason
@@ -198,7 +198,7 @@ class WorkOrderReopenedPayload(CommonPayload):
 
 
 class QualityGatePayload(CommonPayload):
-    """`WO_QUALITY_GATE`"""
+    """`WO_QUALITY_GATE`: a reply was accepted or rejected before the user gets it."""
 
     wo_id: str
     decision: GateDecision

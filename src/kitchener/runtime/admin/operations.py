@@ -211,12 +211,12 @@ class EndSession(Operation[None]):
 
 
 class VoidedEntry(BaseModel):
-    """An entry to void."""
+    """An entry that no longer counts, and the intent or work order that it was about."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
     entity_id: str
+    """The intent or work order."""
     ref: Ref
-    """The entry's reference."""
 
 
 class VoidEntries(Operation[None]):

@@ -38,14 +38,14 @@ class OnOwnLoop(AbstractAsyncContextManager[T], Generic[T]):
         self._is_released = False
 
     async def __aenter__(self) -> T:
-        self._loop, _ = asyncio_loop()
+        self._loop = asyncio_loop()
         self._held = await self._opened.__aenter__()
         return self._held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        if self._loop is None or asyncio_loop()[0] is self._loop:
+        if self._loop is None or asyncio_loop() is self._loop:
             return await self._opened.__aexit__(kind, error, traceback)
         if self._is_released:
             return None

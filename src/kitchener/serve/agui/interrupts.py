@@ -33,7 +33,7 @@ class CallAnswer(DescribedModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     approved: StrictBool
-    """Whether the call is approved."""
+    """True: the call runs, with `editedArgs` if they are given; False: it is denied."""
     edited_args: Annotated[dict[str, object] | None, Field(alias="editedArgs")] = None
     """The arguments to use in place of the model's."""
     message: str | None = None

@@ -98,6 +98,6 @@ class IntentListAnswer(DescribedAnswer):
 
 
 class DeclaredIntentAnswer(DescribedAnswer):
-    """An intent that was declared."""
+    """The answer to a declaration: the id under which the intent can be changed later."""
 
     intent_id: str

@@ -17,7 +17,7 @@ from kitchener.records.prompt import PromptResponse, ToolUse, Usage
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.work_order import WorkOrder
 from tests.actors.executor.executor_kit import PLANNED, SESSION, TURN, Bench, open_bench, response, work_order
-from tests.payloads import payload_of
+from tests.shared.payloads import payload_of
 
 REPLY = json.dumps({"response_text": "Done."})
 

@@ -11,10 +11,10 @@ from kitchener.cli.context.turn_page import sections
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.test_tool_results import TOOLS, model
 from tests.acceptance.stack import open_scripted
-from tests.cli.commands import environment, finish, start
 from tests.cli.conftest import Cli
 from tests.cli.context.contexts import TALK, configure, intents, talk, turn
 from tests.cli.context.turn_page.pages import Page, read_page
+from tests.cli.shared.commands import environment, finish, start
 from tests.replay.golden_roots import FOLDER, unpacked
 
 SESSION = "SES-0000000a"

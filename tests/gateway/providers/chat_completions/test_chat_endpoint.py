@@ -23,11 +23,11 @@ from kitchener.gateway.providers.chat_completions.chat_endpoint import (
 )
 from kitchener.gateway.providers.chat_completions.request_body import request_body
 from kitchener.records.prompt import Message, TextPiece, ToolSpec, ToolUse, Usage
-from tests.gateway.asking import ask
-from tests.gateway.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
-from tests.gateway.fake_server import Answer, completion, error, events, fake_server
-from tests.gateway.secured_server import secured
-from tests.logs import captured_logs
+from tests.gateway.shared.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
+from tests.gateway.shared.fake_server import Answer, completion, error, events, fake_server
+from tests.gateway.shared.gateway_kit import ask
+from tests.gateway.shared.secured_server import secured
+from tests.shared.logs import captured_logs
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 TOOL = ToolSpec("look", "Looks", {"type": "object", "properties": {}})

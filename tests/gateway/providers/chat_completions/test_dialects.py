@@ -14,9 +14,9 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.records.prompt import Message, PromptResponse, ToolSpec, ToolUse, Usage
-from tests.gateway.asking import Told, ask
-from tests.gateway.chat_endpoints import endpoint, streamed
-from tests.gateway.fake_server import Answer, completion, error, fake_server
+from tests.gateway.shared.chat_endpoints import endpoint, streamed
+from tests.gateway.shared.fake_server import Answer, completion, error, fake_server
+from tests.gateway.shared.gateway_kit import Told, ask
 
 LOOK: Final = ToolSpec("look", "Looks", {"type": "object", "properties": {"city": {"type": "string"}}})
 END: Final = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}

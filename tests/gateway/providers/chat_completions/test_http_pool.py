@@ -12,8 +12,8 @@ from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway import build_providers
 from kitchener.records.prompt import Message, Provider
-from tests.gateway.asking import ask
-from tests.gateway.fake_server import completion, error, fake_server
+from tests.gateway.shared.fake_server import completion, error, fake_server
+from tests.gateway.shared.gateway_kit import ask
 
 BODY = completion("Hello!").body
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)

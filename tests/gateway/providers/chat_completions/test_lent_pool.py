@@ -14,8 +14,8 @@ from anyio.from_thread import start_blocking_portal
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.chat_completions.http_pool import OwnAnswer, OwnConnections
 from kitchener.gateway.providers.chat_completions.lent_pool import Lender, LentConnections
-from tests.gateway.asking import ask
-from tests.gateway.chat_endpoints import opened
+from tests.gateway.shared.chat_endpoints import opened
+from tests.gateway.shared.gateway_kit import ask
 
 
 class Answer:

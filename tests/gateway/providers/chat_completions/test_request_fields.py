@@ -14,9 +14,9 @@ from kitchener.config.settings_parser import parse_settings, without_secrets
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import build_providers
 from kitchener.gateway.routing import check_router
-from tests.gateway.asking import ask, one, refusal_of
-from tests.gateway.chat_endpoints import endpoint, opened, streamed
-from tests.gateway.fake_server import Answer, completion, error, events, fake_server, unanswered
+from tests.gateway.shared.chat_endpoints import endpoint, opened, streamed
+from tests.gateway.shared.fake_server import Answer, completion, error, events, fake_server, unanswered
+from tests.gateway.shared.gateway_kit import ask, one, refusal_of
 
 FIELDS: dict[str, Any] = {
     "temperature": 0.6,

@@ -12,8 +12,8 @@ import pytest
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway import build_providers
 from kitchener.records.prompt import PromptResponse, Usage
-from tests.gateway.asking import ask
-from tests.gateway.fake_server import Answer, fake_server
+from tests.gateway.shared.fake_server import Answer, fake_server
+from tests.gateway.shared.gateway_kit import ask
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings(

@@ -18,8 +18,8 @@ from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.library.vendors import LISTED_VENDORS, OWN_CLIENT_VENDORS, check_vendors
 from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
 from kitchener.records.prompt import Message, ToolSpec, ToolUse, Usage
-from tests.gateway.asking import Told, ask, one, read_until_error, refusal_of
-from tests.gateway.fake_server import Answer, completion, error, fake_server, hang
+from tests.gateway.shared.fake_server import Answer, completion, error, fake_server, hang
+from tests.gateway.shared.gateway_kit import Told, ask, one, read_until_error, refusal_of
 
 
 async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None:

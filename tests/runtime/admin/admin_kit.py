@@ -14,7 +14,7 @@ from kitchener.config import AdminConfig, RuntimeConfig
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, scripted_config
-from tests.cli.commands import Outcome, finish, start
+from tests.cli.shared.commands import Outcome, finish, start
 
 
 def listening_config(root: Path, admin: Mapping[str, Any] | None = None, **config: Any) -> RuntimeConfig:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.gateway.fake_server import FakeServer
+from tests.gateway.shared.fake_server import FakeServer
 
 
 @asynccontextmanager

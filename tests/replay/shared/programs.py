@@ -1,6 +1,6 @@
 """Runs the examples, `make demo` and `kitchener run`, and keeps the ledgers that they write, each with its settings as a file.
 
-    python -m tests.replay.programs ROOT [NAME …] --backend trio
+    python -m tests.replay.shared.programs ROOT [NAME …] --backend trio
 
 Makes `ROOT/<name>/` for each, or for those that are named. The programs themselves know nothing of it: their directories are
 given to them, and the settings with which they open their runtime are written down beside the ledgers, as `kitchener replay`

@@ -12,7 +12,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.signing import make_key
 from kitchener.testing import ScriptedProvider, use_tool
-from tests.acceptance.memory.remembering import LESSON
+from tests.acceptance.memory.memory_kit import LESSON
 from tests.acceptance.stack import QUESTION, QUICK, Hold, scripted_config
 from tests.replay.tools import break_down, list_packages
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 
 from kitchener.errors import ProviderError
-from tests.logs import captured_logs
+from tests.shared.logs import captured_logs
 
 Behaviour = Callable[[], Coroutine[Any, Any, None]]
 """Waits until it is stopped."""

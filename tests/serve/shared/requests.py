@@ -17,7 +17,7 @@ from kitchener.serve.application import KitchenerServer, open_server
 from kitchener.telemetry.port import Telemetry
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, scripted_config
-from tests.serve.described import described
+from tests.serve.shared.described import described
 
 COMPLETIONS = "/v1/chat/completions"
 

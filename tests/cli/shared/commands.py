@@ -12,7 +12,7 @@ from typing import Any
 
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.sealing import Keyring, Sealer
-from tests.cli.command_server import ROOT, CommandServer, Started
+from tests.cli.shared.command_server import ROOT, CommandServer, Started
 
 COMMAND = (sys.executable, "-m", "kitchener")
 """The command without anything loaded before; `start` takes a twentieth of its work."""

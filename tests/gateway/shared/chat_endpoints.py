@@ -9,8 +9,8 @@ import orjson
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway import build_providers
 from kitchener.records.prompt import PromptResponse, StreamingProvider, TextPiece
-from tests.gateway.asking import ask
-from tests.gateway.fake_server import Answer, FakeServer, fake_server
+from tests.gateway.shared.fake_server import Answer, FakeServer, fake_server
+from tests.gateway.shared.gateway_kit import ask
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.ledger import verify_file
 from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime, open_runtime
-from tests.acceptance.memory.remembering import EASY, student
+from tests.acceptance.memory.memory_kit import EASY, student
 from tests.acceptance.stack import scripted_config
 
 SCRIPT = Path(__file__).parents[2] / "operations/backup.sh"

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cli.command_server import Started
-from tests.cli.commands import start_program
+from tests.cli.shared.command_server import Started
+from tests.cli.shared.commands import start_program
 
 _LAUNCH: Final = """
 import json, os, sys

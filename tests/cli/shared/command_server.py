@@ -1,6 +1,6 @@
 """Forks a process for each command or program out of one that has loaded the package, which is most of what a short one costs.
 
-    python -m tests.cli.command_server FD
+    python -m tests.cli.shared.command_server FD
 
 `commands.py` starts one for each process of the test suite, and asks it through the socket FD. A forked process runs the same
 entry point as `python -m kitchener`, or a program as `python -c` does. What is claimed of loading itself, or of the settings of
@@ -24,7 +24,7 @@ from selectors import EVENT_READ, DefaultSelector
 from types import TracebackType
 from typing import IO, Any, Final, Self, TextIO
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 _ASKED_BYTES: Final = 65_536
 
 
@@ -100,7 +100,7 @@ class CommandServer:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._asks, asked = socket.socketpair()
-        command = [sys.executable, "-m", "tests.cli.command_server", str(asked.fileno())]
+        command = [sys.executable, "-m", "tests.cli.shared.command_server", str(asked.fileno())]
         with asked:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=(asked.fileno(),)

@@ -1,8 +1,8 @@
 """Which changes of policy code does a replay catch? Mutates each pure policy module and replays a recorded root under it.
 
-    python -m tests.replay.mutated.mutating                      every mutant that the recorded sessions reach: many minutes
-    python -m tests.replay.mutated.mutating --sample 200         a fixed sample
-    python -m tests.replay.mutated.mutating --module context.projection --survivors
+    python -m tests.replay.mutated.mutation_run                      every mutant that the recorded sessions reach: many minutes
+    python -m tests.replay.mutated.mutation_run --sample 200         a fixed sample
+    python -m tests.replay.mutated.mutation_run --module context.projection --survivors
 
 A parent process imports everything once, learns which session reaches which line, and tries each mutant in a child of its own:
 there the code of the changed function is exchanged in place, and the sessions that reach it are replayed until one diverges.

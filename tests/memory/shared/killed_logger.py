@@ -8,9 +8,9 @@ import anyio
 
 from kitchener.config import LedgerConfig
 from kitchener.memory import HO3Memory
-from tests.memory.kit import ADA, BO, at, learned, open_memory
+from tests.memory.shared.kit import ADA, BO, at, learned, open_memory
 
-PROGRAM = "from tests.memory.killed_logger import main; main()"
+PROGRAM = "from tests.memory.shared.killed_logger import main; main()"
 """Takes the directory."""
 SUBJECTS = (ADA, BO, "default")
 

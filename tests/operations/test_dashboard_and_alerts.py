@@ -17,9 +17,9 @@ from kitchener.gateway.guarded_provider import FailureCounts, ProviderUsage
 from kitchener.mcp.server import ServerStatistics
 from kitchener.serve.metrics.exposition import exposition, runtime_families
 from tests.serve.metrics.metrics_text import ReadFamily, read_metrics
-from tests.serve.requests import serving
+from tests.serve.shared.requests import serving
 
-OPERATIONS = Path(__file__).parents[3] / "operations"
+OPERATIONS = Path(__file__).parents[2] / "operations"
 FUNCTIONS = {"sum", "min", "max", "rate", "histogram_quantile", "avg_over_time", "min_over_time"}
 WORDS = {"by", "and", "or", "unless"}
 OF_PROMETHEUS = {"instance", "job"}
