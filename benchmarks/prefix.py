@@ -7,11 +7,14 @@ the offered tools, then each message with its role. No network; the same data gi
     python -m benchmarks.prefix
     python -m benchmarks.prefix --data transitions.jsonl --turns 60 --mode enforce --json
     python -m benchmarks.prefix --data messages.jsonl --intents classified --budget 1000
+    python -m benchmarks.prefix --data messages.jsonl --as-init --long 5
 
 `--data` is a file of JSON objects, one a line: with `message`, as `kitchener run` reads it, or with the `turns` of a dialogue
 (`speaker`, `text`), whose replies are then the model's. Without it, or without replies, the built-in ones take turns. Messages
 are classified by the offline model. Breaks are what the ledgers tell: turns whose prompt does not begin with all that the one
-before had up to its moving part, by their first cause. With `--json` the last line of stdout is one JSON object.
+before had up to its moving part, by their first cause. With `--as-init` the settings are those that `kitchener init` writes:
+rules classify, long-term memory is on, and messages change the intent. With `--long` each reply is repeated so many times,
+because assistants reply at length. With `--json` the last line of stdout is one JSON object.
 """
 
 import argparse
@@ -25,6 +28,7 @@ from typing import Any
 
 import anyio
 
+from benchmarks.shared.init_settings import settings_as_init
 from kitchener import HO2Config, RuntimeConfig, open_runtime, tool
 from kitchener.config import LedgerConfig, RouterConfig
 from kitchener.gateway.providers.offline import OfflineProvider
@@ -155,9 +159,10 @@ def exchanges(data: Path | None) -> Iterator[tuple[str, str]]:
                 yield turn["text"], after.get("text") or next(replies)
 
 
-async def play(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs the session, and returns the figures of each type of work order."""
-    model, clock = Model(), FakeClock()
+def _config(folder: Path, options: argparse.Namespace) -> RuntimeConfig:
+    if options.as_init:
+        plain: dict[str, object] = {"seal": False, "durability": "none"}
+        return settings_as_init(folder, {"router": {"default_provider": "scripted"}, "ledger": plain})
     agent = HO2Config(
         context_mode=options.mode,
         intent_mode=options.intents,
@@ -165,18 +170,26 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
         tools=("*",) if options.tools else None,
         **({"context_budget": options.budget} if options.budget is not None else {}),
     )
+    return RuntimeConfig(
+        plane_root=str(folder / "root"),
+        ledger=LedgerConfig(seal=False, durability="none"),
+        router=RouterConfig(default_provider="scripted"),
+        agents={"ADMIN": agent},
+    )
+
+
+async def play(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs the session, and returns the figures of each type of work order."""
+    model, clock = Model(), FakeClock()
     with tempfile.TemporaryDirectory() as folder:
-        config = RuntimeConfig(
-            plane_root=str(Path(folder) / "root"),
-            ledger=LedgerConfig(seal=False, durability="none"),
-            router=RouterConfig(default_provider="scripted"),
-            agents={"ADMIN": agent},
-        )
+        config = _config(Path(folder), options)
+        agent = config.agents["ADMIN"]
         providers = {"scripted": ScriptedProvider(model.answer, record=False)}
         async with open_runtime(config, providers=providers, tools=TOOLS if options.tools else (), clock=clock) as runtime:
             supervisor = runtime.supervisor("ADMIN")
             session_id = await supervisor.start_session(subject_id="ada")
-            for message, model.reply in islice(exchanges(options.data), options.turns):
+            for message, reply in islice(exchanges(options.data), options.turns):
+                model.reply = " ".join([reply] * options.long)
                 clock.set(clock.time_us() + TURN_S * 1_000_000)
                 result = await supervisor.handle_turn(message, session_id=session_id)
                 if result.error is not None:
@@ -185,8 +198,8 @@ async def play(options: argparse.Namespace) -> dict[str, Any]:
             breaks = session_breaks(await read_prefixes(readers, session_id))
     firsts = [causes[0] for causes in breaks.values() if causes]
     return {
-        "mode": options.mode,
-        "intents": options.intents,
+        "mode": agent.context_mode,
+        "intents": agent.intent_mode,
         "turns": options.turns,
         "tools": len(TOOLS) if options.tools else 0,
         "budget": agent.context_budget,
@@ -206,10 +219,12 @@ def main() -> None:
     parser.add_argument("--intents", choices=("bridge", "classified"), default="bridge", help="intent_mode (default bridge)")
     parser.add_argument("--layout", choices=("chat", "block"), default="chat", help="prompt_layout (default chat)")
     parser.add_argument("--tools", action="store_true", help="offer three tools, which the model does not call")
+    parser.add_argument("--as-init", action="store_true", help="the settings that `kitchener init` writes, not those above")
+    parser.add_argument("--long", type=int, default=1, metavar="N", help="each reply N times (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     options = parser.parse_args()
     report = anyio.run(play, options)
-    print(f"{options.turns} turns, context {options.mode}, intents {options.intents}, budget {report['budget']}")
+    print(f"{options.turns} turns, context {report['mode']}, intents {report['intents']}, budget {report['budget']}")
     for wo_type, row in report["work_orders"].items():
         print(
             f"  {wo_type:<11} {row['prompts']:>4} prompts  mean {row['mean_chars']:>6,} characters"

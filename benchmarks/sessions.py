@@ -37,8 +37,6 @@ import math
 import os
 import random
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -50,10 +48,11 @@ from typing import Any
 import anyio
 import psutil
 
+from benchmarks.shared.init_settings import settings_as_init
 from kitchener import HO2Config, HO2Supervisor, HO3Memory, RuntimeConfig, TurnCompleted, TurnResult, open_runtime
 from kitchener.config import LedgerConfig, ProviderConfig, RouterConfig
 from kitchener.gateway import PromptRequest, PromptResponse, Usage
-from kitchener.runtime import load_config, tune_gc
+from kitchener.runtime import tune_gc
 from kitchener.testing import ScriptedProvider
 
 MESSAGES = (
@@ -149,12 +148,10 @@ def config(root: str, options: argparse.Namespace) -> RuntimeConfig:
 def config_as_init(folder: Path, options: argparse.Namespace) -> RuntimeConfig:
     """The settings that `kitchener init` writes, with the benchmark's model."""
     chosen = ("--provider", options.url, "--model", "m") if options.wire else ()
-    command = (sys.executable, "-m", "kitchener", "init", str(folder), *chosen)
-    subprocess.run(command, check=True, capture_output=True, text=True)
     at_once = {"providers": {"local": {"max_concurrency": max(64, options.sessions)}}}
     router = at_once if options.wire else {"default_provider": "scripted"}
     ledger = {"durability": options.durability, "seal": not options.plain}
-    return load_config(folder / "kitchener.toml", overrides={"router": router, "ledger": ledger}).config
+    return settings_as_init(folder, {"router": router, "ledger": ledger}, *chosen)
 
 
 def _router(options: argparse.Namespace) -> RouterConfig:

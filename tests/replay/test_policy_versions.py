@@ -121,6 +121,14 @@ async def test_turn_of_version_11_is_not_replayed_by_version_12(
     assert found_in(report) == ("WO_PLANNED", field, turn)
 
 
+async def test_turn_of_version_12_is_not_replayed_by_version_13(tmp_path: Path) -> None:
+    """Of the turns of another intent, only the newest twelve were chat messages."""
+    root = golden_roots.unpacked(golden_roots.FOLDER / "0.1.0-version-12.tar.xz", tmp_path)
+    assert all(report.is_identical for report in await poor(root, agent_class="RESIDENT:ask"))
+    (report,) = await poor(root, 13, 15, agent_class="RESIDENT:ask")
+    assert found_in(report) == ("PROJECTION_COMPUTED", "visible", 15)
+
+
 async def test_version_of_a_newer_kitchener_is_a_divergence_that_says_so(recorded_root: Path) -> None:
     report = (await poor(recorded_root, events.POLICY_VERSION + 1))[0]
     assert found_in(report) == ("TURN_STARTED", "policy_version", 1)

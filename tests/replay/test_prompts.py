@@ -317,6 +317,7 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
         (9, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
         (10, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
         (11, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
+        (12, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
     ],
 )
 def test_a_golden_root_with_sources_rebuilds_its_requests(tmp_path: Path, version: int, classes: tuple[str, ...]) -> None:

@@ -152,6 +152,12 @@ async def test_another_form_of_the_reply_and_other_tools_of_the_caller_are_told(
     assert await breaks_of(tmp_path, session_id, **settings) == [("output",), (), ("output",), ("tools",)]
 
 
+async def test_messages_of_all_intents_are_evicted_only_where_there_is_no_room(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified", "context_budget": 1_000}
+    found = await breaks_of(tmp_path, await talk(tmp_path, Model(), TALK * 6, **settings), **settings)
+    assert {each for causes in found for each in causes} - {"tools"} == {"evicted"}
+
+
 async def test_messages_of_another_intent_leave_although_there_is_room(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified", "recent_turns": 2}
     found = await breaks_of(tmp_path, await talk(tmp_path, Model(), TALK * 2, **settings), **settings)

@@ -267,9 +267,9 @@ class AttentionConfig(Settings):
     """Newest turns of the session in which gathering looks for words of the message."""
     attention_matches: Annotated[int, Field(ge=0, le=100)] = 4
     """Turns that share words with the message, gathered besides the newest ones."""
-    recent_turns: Annotated[int, Field(ge=0, le=100)] = 12
+    recent_turns: Annotated[int, Field(ge=0, le=100)] | None = None
     """Newest turns of the session that are always gathered. The Context Authority shows them whatever their intent, if they fit
-    `context_budget`."""
+    `context_budget`. Unset: 12, and as chat messages all that have room, so that no change of intent removes one."""
     recalled_results: Annotated[int, Field(ge=0, le=100)] = 6
     """Newest results of tools of the session that later turns may see, if no reply has repeated them. 0: none."""
     result_tokens: Annotated[int, Field(ge=64, le=4_000)] = 120
@@ -282,6 +282,11 @@ class AttentionConfig(Settings):
     ranking_postings: Annotated[int, Field(ge=1, le=1_000_000)] = 4_096
     """Postings (a word in a turn) that lexical admission reads in one turn, the newest of each word first. It bounds the time
     that a long history takes."""
+
+    @property
+    def gathered_turns(self) -> int:
+        """`recent_turns`, or its default where turns are no chat messages of the Context Authority."""
+        return 12 if self.recent_turns is None else self.recent_turns
 
 
 class LearningConfig(Settings):

@@ -86,8 +86,9 @@ class Ruleset:
     """Which turns are admitted: those that match the message best, or the newest."""
     newest_turns: int = 3
     """Number of newest turns that `lexical` admits before ranked ones, and that a turn without an intent recalls."""
-    recent_turns: int = 0
-    """Number of newest turns of the session that are shown whatever their intent, if they fit."""
+    recent_turns: int | None = 0
+    """Number of newest turns of the session that are shown whatever their intent, if they fit; None: all that have room among
+    the chat messages."""
     recent_parts: int = 4
     """Number of newest images and files of the intent's turns that are shown with their turns, if they fit."""
     ranking_postings: int = 1_024
@@ -128,6 +129,8 @@ class Ruleset:
                 raise ConfigError("ruleset", key, repr(getattr(self, key)), f"expected one of {', '.join(allowed)}")
         for key, least in _LEAST.items():
             value = getattr(self, key)
+            if key == "recent_turns" and value is None and self.is_chat:
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError("ruleset", key, repr(value), f"expected a whole number of at least {least}")
         confidence = self.intent_min_confidence

@@ -145,7 +145,7 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Fields that are references or contain some. Anything that looks like a reference in another field is text of a user, a model
 or a tool."""
 
-POLICY_VERSION: Final = 12
+POLICY_VERSION: Final = 13
 """The version of the rules that turns follow. `TURN_STARTED` records it, and a replay follows the recorded version; an absent
 field means 1. The list says what each version changed. Brackets say what the version before it did.
 
@@ -219,6 +219,10 @@ Version 12:
 - What one reply must be is beside the message: the caller's schema, criteria, and what was wrong with the last attempt (among
   the instructions). The next attempt is always told what was wrong (only which criteria were not met, and why the caller's
   model refused an object).
+
+Version 13:
+- If `recent_turns` is unset, the newest turns of all intents that have room are chat messages, in one window (those of the
+  active intent in a window, and the newest 12 of others).
 """
 
 LAST_UNBOUNDED: Final = 8

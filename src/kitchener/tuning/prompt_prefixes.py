@@ -70,8 +70,8 @@ class PromptPrefix(NamedTuple):
     """Hash of the goals, rules and learned lines that are shown."""
     history: tuple[str, ...] | None = None
     """The entries of the messages and replies that are shown as chat messages, oldest first; None: no chat messages."""
-    eligible: frozenset[str] = frozenset()
-    """The entries that would be shown if there were room: of the active intent, or among the newest."""
+    eligible: frozenset[str] | None = frozenset()
+    """The entries that would be shown if there were room: of the active intent, or among the newest. None: all."""
     is_cut: bool = False
     """Whether the history is shorter than it could be, because other items took its room."""
 
@@ -111,7 +111,7 @@ def break_causes(before: PromptPrefix, now: PromptPrefix) -> tuple[BreakCause, .
 
 def _causes_of_context(before: PromptPrefix, now: PromptPrefix, *, goes_on: bool) -> list[BreakCause]:
     found: list[BreakCause] = []
-    if now.intent_id != before.intent_id:
+    if now.intent_id != before.intent_id and (now.eligible is not None or goes_on):
         found.append("intent")
     if now.learned_lines != before.learned_lines:
         found.append("learned_lines")
@@ -126,7 +126,13 @@ def _cause_of_history(before: PromptPrefix, now: PromptPrefix) -> BreakCause:
     then, shown = before.history or (), now.history or ()
     gone = then.index(shown[0]) if shown and shown[0] in then else len(then)
     if not shown or (gone < len(then) and _goes_on(then[gone:], shown)):
-        return "crowded_out" if now.is_cut else "left" if now.eligible.isdisjoint(then[:gone]) else "evicted"
+        return (
+            "crowded_out"
+            if now.is_cut
+            else "left"
+            if now.eligible is not None and now.eligible.isdisjoint(then[:gone])
+            else "evicted"
+        )
     if then and then[0] in shown and _goes_on(then, shown[shown.index(then[0]) :]):
         return "readmitted"
     return "history"

@@ -122,6 +122,8 @@ def _prefix(
     prefix, usage = _of_sources(turn, call, sources), call["usage"]
     if shown is not None:
         prefix = _with_projection(prefix, *shown)
+    if turn.policy_version > 12 and sources is not None and sources.settings.get("recent_turns", 0) is None:
+        prefix = prefix._replace(eligible=None)  # a window over the turns of all intents
     return TurnPrefix(turn_id, prefix, usage["input_tokens"], usage.get("cached_tokens"))
 
 

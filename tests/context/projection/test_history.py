@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from kitchener.context import Item, Projection, Projector, Rendering, Ruleset, explain, fold, render, resolve_active
 from kitchener.context.fold.excerpts import beginning
-from kitchener.context.fold.items import turn_of
+from kitchener.context.fold.items import IN_INTENT, turn_of
 from kitchener.context.projection.window import Window, first_recent
+from kitchener.errors import ConfigError
 from kitchener.records.spoken import NO_MESSAGE, NO_REPLY, as_chat
 from tests.context.history import ESTIMATE, SESSION, History, Ranked, hidden, shown
 from tests.context.projection.test_erased import SEALED
@@ -18,6 +19,7 @@ from tests.context.projection.test_messages_and_replies import FILLER, TODAY, fr
 
 CHAT: Final = Ruleset(prompt_layout="chat", excerpt_tokens=200, context_budget=1_000)
 RECENT: Final = replace(CHAT, recent_turns=6, ruleset_hash="")
+ALL_RECENT: Final = replace(CHAT, recent_turns=None, ruleset_hash="")
 RULESETS = st.builds(
     Ruleset,
     prompt_layout=st.just("chat"),
@@ -333,6 +335,43 @@ def test_history_of_another_intent_is_shown_as_recent_in_its_place() -> None:
     assert in_history(projection) == ["T-2.message", "T-2", "T-3.message", "T-3"]
     assert [each.item.reasons for each in projection.history or ()][:2] == [("RECENT",), ("RECENT",)]
     assert "T-2" not in {item.entity_id for item in projection.eligible()}
+
+
+@given(
+    turns=st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=2, max_size=25),
+    budget=st.integers(400, 2_000),
+    evict_to=st.floats(0.2, 0.9),
+)
+def test_without_a_limit_of_recent_turns_the_history_is_that_of_a_session_with_one_intent(
+    turns: list[tuple[int, bool]], budget: int, evict_to: float
+) -> None:
+    """So no change of the intent changes a message, and a provider's cache can serve all of them."""
+    ruleset = replace(ALL_RECENT, context_budget=budget, evict_to=evict_to, ruleset_hash="")
+    talk = conversation()
+    intent = "INT-1"
+    for number, (words, switches) in enumerate(turns, 1):
+        if switches:
+            talk.declare(f"INT-{number + 1}")
+            talk.supersede(intent, intent := f"INT-{number + 1}")
+        said(talk, number, f"question {number}", f"answer {number}{' word' * words}", intent=intent)
+    several, one = project(talk, ruleset), project(conversation(*[words for words, _ in turns]), ruleset)
+    assert rendered(several).history == rendered(one).history
+    assert in_history(several) == in_history(one)
+    own = {item.entity_id for item in several.eligible()}
+    for each in several.history or ():
+        assert each.item.reasons == (IN_INTENT if each.item.entity_id in own else ("RECENT",))
+
+
+def test_after_the_last_intent_the_history_stays_whole() -> None:
+    talk = conversation(*[1] * 20)
+    talk.close("INT-1")
+    assert len(in_history(project(talk, RECENT))) < 20
+    assert in_history(project(talk, ALL_RECENT)) == [f"T-{n}{end}" for n in range(1, 21) for end in (".message", "")]
+
+
+def test_turns_of_other_intents_without_a_limit_need_a_history_of_chat_messages() -> None:
+    with pytest.raises(ConfigError, match="recent_turns"):
+        Ruleset(prompt_layout="block", recent_turns=None)
 
 
 def test_erased_turn_is_in_no_chat_message() -> None:

@@ -87,7 +87,7 @@ class AttentionRetriever:
         template = template or resolve_template(load_templates(), config.agent_class)
         self._provider = context_provider
         self._never_waits = bool(getattr(context_provider, "never_waits", False))
-        self._recent_turns, self._max_matches = config.recent_turns, config.attention_matches
+        self._recent_turns, self._max_matches = config.gathered_turns, config.attention_matches
         self._is_chat = is_chat
         self.template_id: str = template.template_id
         self._max_tokens = min(config.attention_budget_tokens, template.budget.max_context_tokens)

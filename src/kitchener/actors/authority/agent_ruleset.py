@@ -23,6 +23,13 @@ def recall_scope_of(config: HO2Config) -> RecallScope:
     return config.recall_scope or ("subject" if config.ho3_enabled else "intent")
 
 
+def _recent_turns_of(config: HO2Config, policy_version: int) -> int | None:
+    if policy_version < 2:
+        return 0
+    is_chat = config.prompt_layout == "chat" and config.excerpt_tokens > 0
+    return config.recent_turns if is_chat and policy_version > 12 else config.gathered_turns
+
+
 def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = events.POLICY_VERSION) -> Ruleset:
     """Returns the context policy of an agent class.
 
@@ -48,7 +55,7 @@ def ruleset_of(config: HO2Config, ruleset_hash: str = "", policy_version: int = 
         admission=config.admission,
         newest_turns=config.newest_turns,
         continue_after_close=config.continue_after_close,
-        recent_turns=config.recent_turns if policy_version > 1 else 0,
+        recent_turns=_recent_turns_of(config, policy_version),
         recent_parts=config.recent_parts,
         ranking_postings=config.ranking_postings,
         recalled_turns=config.recalled_turns,

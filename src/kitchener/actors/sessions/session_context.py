@@ -30,8 +30,8 @@ class SessionContext:
 
     def __init__(self, sessions: SessionDirectory, config: HO2Config, *, is_chat: bool = False) -> None:
         self._sessions = sessions
-        self._recent_turns = config.recent_turns
-        self._step = config.recent_turns - kept_recent(config.recent_turns, config.evict_to) if is_chat else 0
+        self._recent_turns = config.gathered_turns
+        self._step = self._recent_turns - kept_recent(self._recent_turns, config.evict_to) if is_chat else 0
         self.fixed_rules = standing_rule_fragments(config.standing_rules, config.token_estimator)
         """The standing rules, which the settings fix."""
 

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted, uncut
-from kitchener.context.fold.items import Item, place_of, terse, turn_of
+from kitchener.context.fold.items import Item, place_of, recent, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
 from kitchener.context.lexical.questions import asks
@@ -47,19 +47,15 @@ class ChatLayout:
     def __init__(self, ruleset: Ruleset, estimate: Estimator) -> None:
         self.ruleset, self.estimate = ruleset, estimate
         self._window = Window.under(ruleset)
-        self._recent_kept = kept_recent(ruleset.recent_turns, ruleset.evict_to) if ruleset.is_steady else None
+        steps = ruleset.is_steady and ruleset.recent_turns is not None
+        self._recent_kept = kept_recent(ruleset.recent_turns or 0, ruleset.evict_to) if steps else None
 
     def pack(
         self, state: ContextState, reach: Reach, recalled: Sequence[Item], query: RankingQuery, packer: Packer
     ) -> ShownTurns:
         """Packs the newest turns as a history of chat messages, and then other turns and evidence that match the message."""
         turns = reach.turns if reach.turns is not None else []
-        newest = recent_turns(state, reach, first_recent(state.turn_list, self.ruleset.recent_turns, self._recent_kept))
-        state.history.follow(turns, self._window.most)
-        start = self._window.start(state.history.items, state.history.ends)
-        said: Sequence[Item] = state.history.items[start:]
-        if newest:
-            said = sorted((*said, *[beginning(item, self._window.most, self.estimate) for item in newest]), key=place_of)
+        said, newest, start = self._newest(state, reach, turns)
         if state.has_erased:  # they are mentioned beside the message
             said = [item for item in said if not item.is_erased]
         if self.ruleset.keeps_oldest:
@@ -81,7 +77,7 @@ class ChatLayout:
                 seen, matches = [], matches_beside({each.item.ref for each in history})
             shown = sum([each.tokens for each in history])
             if self.ruleset.is_steady:
-                past = max(shown, state.history.ends[-1] if turns else 0)
+                past = max(shown, state.history.ends[-1] if state.history.ends else 0)
                 offered = _reserving(matches, _RESERVE * past, _ASKED if asks(query.message) else _TOLD)
             else:
                 offered = _reserving_before_6(chain(seen, matches), _RESERVE * shown)
@@ -90,6 +86,29 @@ class ChatLayout:
             left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
             placed = tuple(sorted((*left_out, *history, *found), key=placed_order))
         return ShownTurns(placed, (*newest, *evidence), positions, history, cut_by)
+
+    def _newest(self, state: ContextState, reach: Reach, turns: Sequence[Item]) -> tuple[Sequence[Item], tuple[Item, ...], int]:
+        """The newest items of the session, oldest first.
+
+        Returns all of them as the history shows them, those among them that belong to another intent, and the position of the
+        first in the list that the window chose from.
+        """
+        history, most, recent_count = state.history, self._window.most, self.ruleset.recent_turns
+        if recent_count is not None:
+            others = recent_turns(state, reach, first_recent(state.turn_list, recent_count, self._recent_kept))
+            history.follow(turns, most)
+            start = self._window.start(history.items, history.ends)
+            shown = history.items[start:]
+            if others:
+                shown = sorted((*shown, *[beginning(item, most, self.estimate) for item in others]), key=place_of)
+            return shown, others, start
+        # One window over all intents, so that another active intent changes none of the messages.
+        history.follow(turns if len(turns) == len(state.turn_list) else state.turn_list, most)
+        start = self._window.start(history.items, history.ends)
+        others = recent_turns(state, reach, start)
+        named = {item.entity_id for item in others}
+        shown = [recent(item) if item.entity_id in named else item for item in history.items[start:]]
+        return shown, others, start
 
     def evidence(self, recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]) -> Sequence[Item]:
         """What was recalled, each piece once, with short labels, without eligible turns and without the newest turns."""

@@ -240,7 +240,7 @@ class Projector:
     ) -> ShownTurns:
         """Packs turns and evidence for one text."""
         turns = reach.turns if reach.turns is not None else []
-        newest = recent_turns(state, reach, newest_from(state.turn_list, self.ruleset.recent_turns))
+        newest = recent_turns(state, reach, newest_from(state.turn_list, self.ruleset.recent_turns or 0))
         recent_placed = [packer.pack(item) for item in self._excerpts(reversed(newest), query.message, "", packer)]
         evidence = self._chat.evidence(recalled, state, reach, newest)
         placed, positions = self._pack_turns(turns, evidence, query, packer)
