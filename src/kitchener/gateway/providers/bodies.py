@@ -212,7 +212,7 @@ class _Events:
     def take(self, piece: bytes) -> list[bytes]:
         """Returns the events that this piece completes, or their data."""
         if self._ends_in_return and piece.startswith(b"\n"):
-            piece = piece[1:]
+            piece, self._ends_in_return = piece[1:], False
         if not piece:
             return []
         self._ends_in_return = piece.endswith(b"\r")

@@ -141,8 +141,11 @@ def told_by(status: int, body: object) -> str:
     error = error_in(body)
     message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
     if isinstance(message, str) and (page := named_web_page(message)) is not None:
-        message = f"{page} instead of JSON" + ("; check `base_url`" if status in _NOT_THERE else "")
-    return f"HTTP {status}: {message or _PHRASES.get(status, 'no further explanation')}"
+        message = f"{page} instead of JSON"
+    told = f"{message or _PHRASES.get(status, 'no further explanation')}"
+    # An endpoint that is there and does not know the model says so.
+    hint = "; check `base_url`" if status in _NOT_THERE and "model" not in told.lower() else ""
+    return f"HTTP {status}: {told}{hint}"
 
 
 def named_web_page(text: str) -> str | None:

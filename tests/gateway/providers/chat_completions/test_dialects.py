@@ -564,7 +564,7 @@ async def test_an_answer_that_broke_off_is_no_answer() -> None:
             "This model's maximum context length is 8 tokens.",
         ),
         (404, {"error": "model 'm' not found"}, "bad_request", "model 'm' not found"),
-        (404, {"detail": "Not Found"}, "bad_request", "Not Found"),
+        (404, {"detail": "Not Found"}, "bad_request", "Not Found; check `base_url`"),
     ],
     ids=["Azure", "Groq", "OpenAI", "llama.cpp", "Google", "vLLM", "vLLM, too long", "Ollama", "FastAPI"],
 )

@@ -108,7 +108,7 @@ async def test_an_endpoint_that_quotes_the_address_of_a_request_shows_no_query(
         server.respond = lambda hit: error(404, f"no route {hit.path}")
         with pytest.raises(ProviderError) as caught:
             await provider.complete(ask())
-    assert caught.value.detail == "HTTP 404: no route /v1/chat/completions?code=***"
+    assert caught.value.detail == "HTTP 404: no route /v1/chat/completions?code=***; check `base_url`"
     assert "%" in server.hits[0].path
 
 
