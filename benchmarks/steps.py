@@ -108,7 +108,10 @@ async def after(options: argparse.Namespace, settings: argparse.Namespace) -> li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How many bytecodes a turn executes.")
+    parser = argparse.ArgumentParser(
+        description="How many bytecodes a turn executes.",
+        epilog="Further options, such as --memory and --context, are those of benchmarks.sessions.",
+    )
     parser.add_argument("--after", type=int, nargs="+", help="count turns of one session after so many others")
     parser.add_argument("--most", type=int, default=40, help="functions that are listed (default 40)")
     parser.add_argument("--traces", action="store_true", help="tell OpenTelemetry of each turn")
