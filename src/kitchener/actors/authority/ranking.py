@@ -9,7 +9,6 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kitchener.context import ContextState, Item, Ruleset
@@ -215,13 +214,8 @@ class TurnWords:
         return index
 
 
-@lru_cache(64)
 def _with_named(weights: LexicalWeights, speaker_weight: float) -> LexicalWeights:
-    """The weights with another weight of speakers.
-
-    The cache saves 87,000 instructions for each index that is made (`valgrind --tool=cachegrind`), one in five turns of
-    `benchmarks.sessions --memory --context enforce`: 0.2 % of the instructions of a turn.
-    """
+    """The weights with another weight of speakers."""
     return replace(weights, named=speaker_weight)
 
 

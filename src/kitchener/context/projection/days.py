@@ -6,7 +6,6 @@ date, which is always shown. The packer counts the headings, and the rendering w
 
 from collections.abc import Iterable
 from datetime import date
-from functools import lru_cache
 from typing import Final
 
 from kitchener.context.fold.items import LINE, SEPARATOR, Item
@@ -23,12 +22,8 @@ def day_of(item: Item) -> Day:
     return (item.session_id, item.timestamp[:10])
 
 
-@lru_cache(1_024)
 def heading(day: str) -> str:
-    """The heading of a day, such as `[Fri 2026-02-20]`; a date that cannot be read stays as it is.
-
-    The cache saves 0.2 % of the bytecodes of a turn (`benchmarks.steps --memory --context enforce`).
-    """
+    """The heading of a day, such as `[Fri 2026-02-20]`; a date that cannot be read stays as it is."""
     return f"[{_named(day)}]"
 
 

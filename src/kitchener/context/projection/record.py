@@ -23,7 +23,6 @@ from kitchener.context.projection.projection import NOT_ADMITTED, Projection
 from kitchener.context.projection.ref_lists import (
     apply_edits,
     edit_script,
-    listed,
     positions_of,
     read_refs,
     runs_of,
@@ -47,7 +46,7 @@ from kitchener.records.entries import (
     VisiblePositions,
     payload_as,
 )
-from kitchener.records.ref import ListedRefMapping, Ref, RefGroup, RefMapping, refs_of
+from kitchener.records.ref import ListedRefMapping, Ref, RefGroup, refs_of
 
 UNSIGNED: Final[AuthorityMapping] = {"tier": "HO2", "signer": None, "sig": None}
 _SUPPRESS_REASONS: Final[Mapping[str, SuppressReason]] = {each: each for each in get_args(SuppressReason)}
@@ -167,7 +166,7 @@ def projection_payload(
         "stable_prefix_hash": hashed(rendering.stable_prefix.encode()),
         "ruleset_hash": projection.ruleset_hash,
         "flags": [
-            {"kind": flag.kind, "details_ref": _json(flag.details_ref) if flag.details_ref is not None else None}
+            {"kind": flag.kind, "details_ref": flag.details_ref.as_mapping() if flag.details_ref is not None else None}
             for flag in projection.flags
         ],
         "authority": authority,
@@ -175,7 +174,7 @@ def projection_payload(
         "visible_refs": lists["visible_refs"],
         "suppressed_refs": lists["suppressed_refs"],
         "eligibility_reasons": lists["eligibility_reasons"],
-        "proof_refs": [listed(ref) for ref in _proofs(projection, transition_refs)],
+        "proof_refs": [ref.as_listed() for ref in _proofs(projection, transition_refs)],
     }
     if turn_id is not None:
         payload["turn_id"] = turn_id
@@ -185,7 +184,7 @@ def projection_payload(
 
 
 def _history_mapping(history: Sequence[PlacedItem], cut_by: int) -> HistoryMapping:
-    found: HistoryMapping = {"first": _json(history[0].item.ref) if history else None, "items": len(history)}
+    found: HistoryMapping = {"first": history[0].item.ref.as_mapping() if history else None, "items": len(history)}
     if cut_by:
         found["cut_by"] = cut_by
     return found
@@ -211,21 +210,13 @@ def conflict_flag_payload(
         "kind": flag.kind,
         "detail": flag.detail,
         "intent_id": intent_id,
-        "involved_refs": [listed(ref) for ref in flag.involved_refs],
-        "proof_refs": [listed(ref) for ref in dict.fromkeys((*own, *proof_refs))],
+        "involved_refs": [ref.as_listed() for ref in flag.involved_refs],
+        "proof_refs": [ref.as_listed() for ref in dict.fromkeys((*own, *proof_refs))],
         "ruleset_hash": ruleset_hash,
     }
 
 
-@lru_cache(4_096)
-def _json(ref: Ref) -> RefMapping:
-    """A reference as JSON. The cache saves 0.1 % of the bytecodes of a turn (`benchmarks.steps --memory --context enforce`)."""
-    return ref.as_mapping()
-
-
-@lru_cache(64)
 def _reasons(reasons: Reasons) -> Sequence[EligibilityReason]:
-    """Reasons as JSON. The cache saves 0.1 % of the bytecodes of a turn (`benchmarks.steps --memory --context enforce`)."""
     return cast(Sequence[EligibilityReason], orjson.Fragment(orjson.dumps(reasons)))
 
 
