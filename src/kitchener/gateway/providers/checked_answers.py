@@ -59,6 +59,10 @@ def checked_response(
             told = f"the answer has no text within max_tokens = {request.max_tokens:,}; a model that thinks needs more"
             raise ProviderError(provider_id, "empty", told)
         raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {finish_reason!r})")
+    if finish_reason == "length" and tool_uses and tool_uses[-1].problem is not None:
+        limit = f"max_tokens = {request.max_tokens:,}"
+        told = f"the answer ended within these arguments, at {limit}; call the tool again with shorter ones"
+        tool_uses = (*tool_uses[:-1], replace(tool_uses[-1], problem=told))
     return PromptResponse(
         provider_id=provider_id,
         model_id=asked,

@@ -401,6 +401,25 @@ async def test_a_model_whose_thoughts_take_all_tokens_is_told_so() -> None:
     )
 
 
+async def test_a_tool_request_that_the_limit_of_tokens_cut_is_told_so() -> None:
+    """Else the model makes the same request again, which is cut again."""
+    request = calls(call("write_file", '{"text": "once upon a'), finish_reason="length")
+    answer = await answer_of(sse(request))
+    assert answer.finish_reason == "tool_use"
+    assert [each.problem for each in answer.tool_uses] == [
+        "the answer ended within these arguments, at max_tokens = 100; call the tool again with shorter ones"
+    ]
+    whole = await answer_of(sse(calls(call("write_file", "{}"), finish_reason="length")))
+    assert [each.problem for each in whole.tool_uses] == [None]
+
+
+async def test_counts_of_zero_at_the_end_of_a_stream_leave_those_before() -> None:
+    counts = {"prompt_tokens": 40, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 30}}
+    zeros = {"prompt_tokens": 0, "completion_tokens": 0}
+    found = (await answer_of(sse(said("Hello", usage=counts), {**END, "usage": counts}, {"choices": [], "usage": zeros}))).usage
+    assert (found.input_tokens, found.output_tokens, found.cached_tokens) == (40, 2, 30)
+
+
 # --- errors -------------------------------------------------------------------------------------------------------------
 
 STREAMED_ERRORS: Final[dict[str, tuple[Answer, ProviderReason, str]]] = {

@@ -174,7 +174,7 @@ class AnswerReader:
         if not self._model:
             self._model = _text(answer.get("model"))
         if usage := answer.get("usage"):
-            self._usage = self._counts.usage(usage)
+            self._count(usage)
         choices = answer.get("choices")
         if not choices:
             return ""
@@ -246,7 +246,12 @@ class AnswerReader:
         if finish in _FAILURES:
             raise self._reported(f"the model stopped with {finish!r}")
         if not answer.get("usage") and (usage := next((each["usage"] for each in holders if each.get("usage")), None)):
-            self._usage = self._counts.usage(usage)  # of Moonshot and Groq
+            self._count(usage)  # of Moonshot and Groq
+
+    def _count(self, usage: object) -> None:
+        counted = self._counts.usage(usage)
+        if self._usage is None or counted.input_tokens or counted.output_tokens:  # some servers end with zeros
+            self._usage = counted
 
     def _tool_uses(self) -> tuple[ToolUse, ...]:
         uses: dict[str, ToolUse] = {}
