@@ -263,6 +263,19 @@ async def test_the_object_is_streamed_as_partial_text(tmp_path: Path) -> None:
     assert updates[-1].result.output == Trip(city="Rome", days=3)
 
 
+@pytest.mark.parametrize(
+    "answer", ['{"city": "Rome", "days": 3}\n', '\n {"city": "Rome", "days": 3} \n\n', '{"city": "Rome", "days": 3}']
+)
+async def test_blanks_around_a_streamed_object_are_left_out_and_retract_nothing(tmp_path: Path, answer: str) -> None:
+    """Many models end an object with a line break."""
+    async with open_runtime(scripted_config(tmp_path), providers={"scripted": model(answer)}) as runtime:
+        updates = [each async for each in runtime.supervisor().stream_turn("Where to?", output=Trip)]
+    assert "".join(each.text for each in updates if isinstance(each, TextDelta)) == answer.strip()
+    assert not any(isinstance(each, TextRetracted) for each in updates)
+    assert isinstance(updates[-1], TurnCompleted)
+    assert updates[-1].result.response == answer.strip()
+
+
 async def test_the_same_key_gives_the_same_object_also_after_a_restart(tmp_path: Path) -> None:
     """Another object is another message."""
     config = scripted_config(tmp_path)

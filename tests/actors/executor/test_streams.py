@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kitchener.actors.executor.answers import UnreadableAnswer, read_answer
-from kitchener.actors.executor.reply_stream import ReplyText
+from kitchener.actors.executor.reply_stream import OuterBlanks, ReplyText
 from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.actors.tools.tool import tool
 from kitchener.errors import ExecutorError, ProviderError
@@ -214,6 +214,20 @@ def test_pieces_of_a_json_answer_add_up_to_its_reply(
     found = ReplyText(is_object=True)
     pieces = [found.feed(piece) for piece in in_pieces(answer, cuts)]
     assert "".join(pieces) == found.given == reply
+
+
+@given(
+    before=st.text(" \n\t", max_size=3),
+    value=st.dictionaries(st.text(max_size=3), st.text("} \n", max_size=3), max_size=3),
+    after=st.text(" \n\t", max_size=3),
+    indent=st.sampled_from([None, 1]),
+    cuts=CUTS,
+)
+def test_blanks_around_an_object_are_left_out_however_it_is_cut(
+    before: str, value: dict[str, str], after: str, indent: int | None, cuts: list[int]
+) -> None:
+    blanks, text = OuterBlanks(), json.dumps(value, indent=indent)
+    assert "".join([blanks.without(piece) for piece in in_pieces(before + text + after, cuts)]) == text
 
 
 @given(text=st.text(max_size=60) | REPLIES, cuts=CUTS)

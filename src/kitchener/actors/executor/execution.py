@@ -235,9 +235,7 @@ class Execution:
         reply = self.reply
         try:
             if reply is not None and self.makes_reply:
-                response = await self._streamed(
-                    request, reply, is_wrapped=not (contract.output_schema is None or contract.is_asked)
-                )
+                response = await self._streamed(request, reply, contract)
             else:
                 response = await self._services.gateway.complete(request, on_attempt=self.on_attempt)
             self.tally.add_answer(response)
@@ -311,8 +309,9 @@ class Execution:
             turn_id=wo.turn_id,
         )
 
-    async def _streamed(self, request: PromptRequest, reply: ReplyStream, *, is_wrapped: bool) -> PromptResponse:
-        await reply.begin(is_object=is_wrapped)
+    async def _streamed(self, request: PromptRequest, reply: ReplyStream, contract: CompiledContract) -> PromptResponse:
+        is_wrapped = contract.output_schema is not None and not contract.is_asked
+        await reply.begin(is_object=is_wrapped, is_asked=contract.is_asked)
         response: PromptResponse | None = None
         stream = self._services.gateway.stream(request, on_attempt=self.on_attempt)
         try:

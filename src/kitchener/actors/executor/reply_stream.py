@@ -20,17 +20,19 @@ class ReplyStream:
 
     def __init__(self, wo_id: str, listener: UpdateListener) -> None:
         self._wo_id, self._listener = wo_id, listener
-        self._is_object = False
+        self._is_object = self._is_asked = False
         self._text = ReplyText()
+        self._blanks = OuterBlanks()
         self._attempt = 1
 
-    async def begin(self, *, is_object: bool) -> None:
+    async def begin(self, *, is_object: bool, is_asked: bool = False) -> None:
         """Retracts the text sent so far, because a new answer begins.
 
         Args:
             is_object: whether the reply is the `response_text` of a JSON object; False: the answer is the reply
+            is_asked: whether the answer is an object that the caller asked for, whose text has no blanks around it
         """
-        self._is_object = is_object
+        self._is_object, self._is_asked = is_object, is_asked
         await self.void()
 
     async def piece(self, attempt: int, text: str) -> None:
@@ -41,6 +43,8 @@ class ReplyStream:
             text: the piece of the answer
         """
         self._attempt = attempt
+        if self._is_asked:
+            text = self._blanks.without(text)
         if new := self._text.feed(text):
             await self._listener(TextDelta(self._wo_id, attempt, new))
 
@@ -48,7 +52,7 @@ class ReplyStream:
         """Retracts the text sent so far, because the answer is restarted, is not the reply, or failed."""
         if self._text.given:
             await self._listener(TextRetracted(self._wo_id))
-        self._text = ReplyText(is_object=self._is_object)
+        self._text, self._blanks = ReplyText(is_object=self._is_object), OuterBlanks()
 
     async def finish(self, reply: str) -> None:
         """Sends the rest of the final reply. If the text sent so far does not match, retracts it and sends the whole reply."""
@@ -69,6 +73,30 @@ class ReplyStream:
     async def tool_ran(self, tool_id: str, call: int, arguments: Mapping[str, object], outcome: ToolOutcome) -> None:
         """Sends the update for a finished tool."""
         await self._listener(ToolRan(self._wo_id, tool_id, call, arguments, outcome.result, outcome.error))
+
+
+class OuterBlanks:
+    """Leaves out the blanks before and after an object whose text comes in pieces: models often end it with a line break."""
+
+    def __init__(self) -> None:
+        self._held: list[str] = []
+        self._last = ""
+
+    def without(self, piece: str) -> str:
+        """Returns what to pass on: the piece, with the blanks held back before it, and without blanks that may be the last."""
+        body = piece.rstrip()
+        if not body:
+            if self._last == "}":
+                self._held.append(piece)
+                return ""
+            return piece if self._last else ""
+        before = "".join(self._held) if self._last else ""
+        body, after = (body if self._last else body.lstrip()), piece[len(body) :]
+        self._last, self._held = body[-1], []
+        if self._last == "}":
+            self._held.append(after)
+            return before + body
+        return before + body + after
 
 
 class ReplyText:
