@@ -126,13 +126,10 @@ def _cause_of_history(before: PromptPrefix, now: PromptPrefix) -> BreakCause:
     then, shown = before.history or (), now.history or ()
     gone = then.index(shown[0]) if shown and shown[0] in then else len(then)
     if not shown or (gone < len(then) and _goes_on(then[gone:], shown)):
-        return (
-            "crowded_out"
-            if now.is_cut
-            else "left"
-            if now.eligible is not None and now.eligible.isdisjoint(then[:gone])
-            else "evicted"
-        )
+        if now.is_cut:
+            return "crowded_out"
+        had_room = now.eligible is not None and now.eligible.isdisjoint(then[:gone])
+        return "left" if had_room else "evicted"
     if then and then[0] in shown and _goes_on(then, shown[shown.index(then[0]) :]):
         return "readmitted"
     return "history"
