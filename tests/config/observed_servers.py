@@ -20,6 +20,7 @@ from kitchener.records.tools.server_tools import ServerTool
 from kitchener.runtime.tools.connected_servers import look_at_servers, secrets_of
 from tests.config.observed_turns import CLOCK, until
 from tests.mcp.shared.servers import SCRIPT, calls, faulty, listed
+from tests.shared.tool_calls import a_call
 
 ABSENT = "no-such-program"
 """A command that fails at once."""
@@ -170,7 +171,7 @@ async def at_once(root: Path, **settings: Any) -> Hashable:
 
 
 async def _called(tool: ServerTool) -> None:
-    found: Any = tool.prepared({}, None)()
+    found: Any = tool.prepared({}, a_call())()
     await found
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from kitchener.records.tools.server_tools import ServerTool
 from kitchener.replaying import replay_session
 from tests.mcp.shared.http_server import QUESTION, TOKEN, HttpServer, http_server
 from tests.mcp.shared.servers import faulty_over_http, offered, open_desk, say, settings_of, until
+from tests.shared.tool_calls import a_call
 
 # On trio, the library's HTTP client leaves generators of answers that it did not read to their end to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -40,17 +40,6 @@ def at(web: HttpServer, **settings: Any) -> McpServerConfig:
     return McpServerConfig(url=web.url, **{**given, **settings})
 
 
-@dataclass
-class Facts:
-    """What the tool loop tells a call, as far as a server's tool reads it."""
-
-    answer: ToolAnswer | None = None
-    told: list[tuple[Any, ...]] = field(default_factory=list)
-
-    async def progress(self, *values: Any) -> None:
-        self.told.append(values)
-
-
 @asynccontextmanager
 async def connected(settings: McpServerConfig) -> AsyncIterator[dict[str, ServerTool]]:
     """The tools of a fresh connection, by the server's names for them."""
@@ -70,10 +59,10 @@ async def connected(settings: McpServerConfig) -> AsyncIterator[dict[str, Server
             tasks.cancel_scope.cancel()
 
 
-async def called(tool: ServerTool, arguments: dict[str, Any], facts: Facts | None = None) -> Any:
+async def called(tool: ServerTool, arguments: dict[str, Any], **facts: Any) -> Any:
     bound = tool.bind(arguments)
     assert isinstance(bound, dict), bound
-    result: Any = tool.prepared(bound, facts)()
+    result: Any = tool.prepared(bound, a_call(**facts))()
     return await result
 
 
@@ -140,23 +129,23 @@ async def test_as_many_calls_run_side_by_side_as_the_settings_say(web: HttpServe
 
 
 async def test_progress_of_a_server_reaches_the_call(web: HttpServer) -> None:
-    facts = Facts()
+    told: list[tuple[Any, ...]] = []
     async with connected(at(web)) as tools:
-        assert await called(tools["count"], {"to": 3}, facts) == {"result": "counted"}
-    assert facts.told == [(value, 3, f"at {value}") for value in (1, 2, 3)]
+        assert await called(tools["count"], {"to": 3}, report=lambda *values: told.append(values)) == {"result": "counted"}
+    assert told == [(value, 3, f"at {value}") for value in (1, 2, 3)]
 
 
 async def test_a_question_is_answered_from_a_fresh_connection(web: HttpServer) -> None:
     """As after a restart: the state of the question is all that the call needs."""
     async with connected(at(web)) as tools:
-        question = await called(tools["remove"], {"path": "a.txt"}, Facts())
+        question = await called(tools["remove"], {"path": "a.txt"})
     assert isinstance(question, ToolQuestion)
     assert (question.message, question.response_schema, question.reason) == ("Remove a.txt?", QUESTION, "input_required")
     web.asked.clear()
     async with connected(at(web)) as tools:
         answer = ToolAnswer(question.state, {"really": True})
-        assert await called(tools["remove"], {"path": "a.txt"}, Facts(answer)) == {"result": "removed a.txt"}
-        await called(tools["remove"], {"path": "a.txt"}, Facts(ToolAnswer(question.state, False)))
+        assert await called(tools["remove"], {"path": "a.txt"}, answer=answer) == {"result": "removed a.txt"}
+        await called(tools["remove"], {"path": "a.txt"}, answer=ToolAnswer(question.state, False))
     assert [each["response"] for each in web.asked] == [
         {"action": "accept", "content": {"really": True}},
         {"action": "decline"},

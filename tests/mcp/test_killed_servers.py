@@ -7,6 +7,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from kitchener.config import ToolLimits
 from kitchener.records import events
 from kitchener.runtime import Runtime
 from tests.mcp.shared.servers import HttpProcess, calls, faulty, faulty_over_http, listed, open_desk, say, until
@@ -85,13 +86,29 @@ async def _start_when_missed(server: HttpProcess, runtime: Runtime) -> None:
     await anyio.to_thread.run_sync(server.start)
 
 
-async def test_a_call_of_a_server_that_stays_away_ends_in_time_and_says_that_nothing_was_done(tmp_path: Path) -> None:
+async def test_a_call_of_a_server_that_stays_away_ends_in_time_and_says_that_it_was_not_started(tmp_path: Path) -> None:
     with faulty_over_http(tmp_path / "fs", ["echo"], max_restarts=1_000, backoff_max_s=0.5, call_timeout_s=2) as server:
         async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _):
             await anyio.to_thread.run_sync(server.kill)
+            await until(lambda: runtime.statistics()["mcp_servers"]["fs"]["state"] != "connected")
             reply = await say(runtime, "fs__echo")
     gone = f"cannot connect to 127.0.0.1:{server.port}: connection refused"
-    assert f"the call did not reach server 'fs', and nothing was done: {gone}" in reply
+    assert f"was not started: server 'fs' was not connected ({gone}) within its time limit of 2 s or the turn" in reply
+
+
+async def test_a_call_that_gets_no_place_in_its_time_says_that_it_was_not_started(tmp_path: Path) -> None:
+    folder = tmp_path / "fs"
+    server = faulty(folder, ["hold", "echo"], max_calls=1)
+    async with (
+        open_desk(tmp_path, {"fs": server}, tool_limits={"fs__echo": ToolLimits(timeout_s=0.3)}) as (runtime, _),
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(say, runtime, "fs__hold")
+        await until(lambda: runtime.statistics()["mcp_servers"]["fs"]["running"] == 1)
+        reply = await say(runtime, "fs__echo", subject_id="bob")
+        tasks.cancel_scope.cancel()
+    assert "was not started: server 'fs' had no place free (`max_calls` = 1) within its time limit of 0.3 s" in reply
+    assert calls(folder) == ["hold"]
 
 
 @pytest.mark.parametrize(("hints", "is_repeated"), [({}, False), (IDEMPOTENT, True)], ids=["plain", "idempotent"])

@@ -36,6 +36,7 @@ from kitchener.mcp.connection_state import ConnectionState
 from kitchener.mcp.definitions import ListedTool, RefusedTool, read_tools, source_of
 from kitchener.records.tools.runnable_tool import ToolIdentity
 from kitchener.records.tools.server_tools import ServerTool
+from kitchener.records.tools.tool_context import ToolContext
 
 _log = get_logger(__name__)
 
@@ -51,9 +52,6 @@ _MOST_TOLD: Final = 16
 """How many left-out tools the log names; of further ones it gives the number."""
 _WINDOW_FACTOR: Final = 10
 """Failures count for so many times the longest pause."""
-
-_WAIT_SHARE: Final = 0.9
-"""Share of its time that a call waits for a connection. Then it can still tell that nothing was sent."""
 
 Publish = Callable[[Sequence[ServerTool]], None]
 """Puts the tools of a server in place."""
@@ -331,22 +329,29 @@ class McpServer:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    async def _call(self, tool: ListedTool, arguments: Mapping[str, object], context: object) -> object:
+    async def _call(self, tool: ListedTool, arguments: Mapping[str, object], context: ToolContext) -> object:
         """Calls a tool and returns its result, or a `ToolQuestion`.
 
         Raises:
             McpCallFailed: the call failed; the text says whether it may have had an effect
         """
+
+        def why_no_place() -> str:
+            return f"server {self.label!r} had no place free (`max_calls` = {self.settings.max_calls})"
+
+        def why_not_connected() -> str:
+            return f"server {self.label!r} was not connected ({self._problem or 'it has not answered yet'})"
+
         traits = ToolIdentity.of(tool.definition).traits
         may_repeat, lost = traits.read_only or traits.idempotent, None
-        call = partial(
-            self._call_once, tool, arguments, context, anyio.current_time() + _WAIT_SHARE * self.settings.call_timeout_s
-        )
+        call = partial(self._call_once, tool, arguments, context)
+        context.wait.reason = why_no_place
         async with self._places:
+            context.wait.reason = why_not_connected
             try:
                 return await call()
             except RequestNotTaken:
-                pass
+                context.wait.reason = why_not_connected
             except ConnectionLost as error:
                 if not may_repeat:
                     raise _unknown(self.label, error) from error
@@ -360,13 +365,13 @@ class McpServer:
             except ConnectionLost as error:
                 raise _unknown(self.label, error) from error
 
-    async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: object, deadline: float) -> object:
-        connection = await self._connected(deadline)
-        answer = getattr(context, "answer", None)
+    async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: ToolContext) -> object:
+        connection = await self._connected()
+        context.wait.reason, answer = None, context.answer
         responses, request_state = responses_to(answer) if answer is not None else (None, None)
         self._running += 1
         try:
-            found = await connection.call(tool.name, arguments, getattr(context, "progress", None), responses, request_state)
+            found = await connection.call(tool.name, arguments, partial(_report, context), responses, request_state)
         except (RequestNotTaken, RequestRejected):
             raise
         except ServerRefused as error:
@@ -389,22 +394,23 @@ class McpServer:
                 self._tell(self._state, self._problem)
         return result_of(found, self.settings.max_result_bytes)
 
-    async def _connected(self, deadline: float) -> Connection:
-        """The connection, or the next one. Nothing was sent while this waits.
+    async def _connected(self) -> Connection:
+        """The connection, or the next one, however long that takes. Nothing was sent while this waits.
 
         Raises:
-            RequestNotTaken: the server was given up, or there is no connection by the deadline
+            RequestNotTaken: the server was given up
         """
         self._wanted.set()
-        with anyio.CancelScope(deadline=deadline):
-            while (connection := self._connection) is None or connection.state.lost.is_set():
-                if self._state == "failed":
-                    break
-                changed = self._changed
-                await changed.wait()
-            else:
-                return connection
-        raise RequestNotTaken(self._problem or "it is not connected yet")
+        while (connection := self._connection) is None or connection.state.lost.is_set():
+            if self._state == "failed":
+                raise RequestNotTaken(self._problem)
+            changed = self._changed
+            await changed.wait()
+        return connection
+
+
+async def _report(context: ToolContext, progress: float, total: float | None, message: str | None) -> None:
+    await context.progress(progress, total, message)
 
 
 def _undone(label: str, error: Exception) -> McpCallFailed:

@@ -11,7 +11,7 @@ from kitchener.actors.tools.tool import Tool, tool
 from kitchener.config import ToolLimits
 from kitchener.errors import ToolError
 from tests.actors.time_control import in_virtual_time
-from tests.actors.tools.calls import a_call
+from tests.shared.tool_calls import a_call
 
 
 class Work:

@@ -32,8 +32,8 @@ from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ConfirmationRequired
-from tests.actors.time_control import in_stopped_time, pass_time
-from tests.actors.tools.calls import a_call
+from tests.actors.time_control import in_stopped_time, in_virtual_time, pass_time
+from tests.shared.tool_calls import a_call
 
 
 class Unit(StrEnum):
@@ -476,6 +476,26 @@ async def test_an_async_tool_that_hangs_is_stopped_at_its_limit() -> None:
     assert ended.is_set()
 
 
+@in_virtual_time
+@pytest.mark.parametrize("has_printer", [False, True])
+async def test_a_tool_that_says_what_it_waits_for_was_not_started_when_its_time_runs_out(has_printer: bool) -> None:
+    @tool(read_only=False)
+    async def print_page(context: ToolContext) -> None:
+        """Prints."""
+        context.wait.reason = lambda: "no printer was free"
+        await anyio.lowlevel.checkpoint()
+        if has_printer:
+            context.wait.reason = None
+        await anyio.sleep_forever()
+
+    found = await run(print_page, timeout_s=0.1)
+    assert found.error is not None
+    if has_printer:
+        assert "Its effect may or may not have happened" in found.error
+    else:
+        assert found.error.startswith("tool 'print_page' was not started: no printer was free within its time limit of 0.1 s")
+
+
 async def test_a_tools_own_limit_goes_before_the_registrys() -> None:
     @tool(timeout_s=0.01)
     async def hang() -> None:
@@ -552,8 +572,13 @@ async def abandon(registry: ToolRegistry, stuck: Stuck) -> None:
 async def test_a_synchronous_tool_that_hangs_is_left_behind_and_the_error_says_so() -> None:
     stuck, outcomes = Stuck(), list[ToolOutcome]()
 
+    def print_page(context: ToolContext) -> str:
+        """Prints. Nobody can stop it, so what it waits for does not tell that nothing will be done."""
+        context.wait.reason = lambda: "no printer was free"
+        return stuck.stick()
+
     async def hang() -> None:
-        outcomes.append(await run(stuck.stick, timeout_s=7))
+        outcomes.append(await run(print_page, timeout_s=7))
 
     try:
         async with anyio.create_task_group() as tasks:

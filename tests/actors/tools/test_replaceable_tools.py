@@ -23,9 +23,10 @@ from kitchener.gateway import LLMGateway
 from kitchener.ledger import Ledgers, open_ledgers
 from kitchener.records.prompt import PromptRequest, ToolSpec, ToolUse
 from kitchener.records.tools.runnable_tool import ToolIdentity, ToolQuestion, ToolSource, ToolTraits
+from kitchener.records.tools.tool_context import ToolContext
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, places
-from tests.actors.tools.calls import a_call
+from tests.shared.tool_calls import a_call
 
 FILES = ToolSource("mcp:files")
 WEB = ToolSource("mcp:web")
@@ -63,7 +64,7 @@ class ServersTool:
     def bind(self, arguments: Mapping[str, object]) -> dict[str, Any] | str:
         return dict(arguments) if self.description in arguments.get("place", self.description) else "wrong place"  # type: ignore[operator]
 
-    def prepared(self, bound: Mapping[str, object], call: object) -> Callable[[], object]:
+    def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
         return self.answer
 
 

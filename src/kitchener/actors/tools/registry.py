@@ -232,8 +232,11 @@ class ToolRegistry:
         finally:
             self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # a task or thread that it left behind now counts as a separate caller
-        waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
-        return job.with_cost(ToolOutcome(error=_late(found, limit_s, None if job.has_begun else waited_for)))
+        if job.has_begun:
+            waited_for = call.wait.reason() if call.wait.reason is not None and found.is_async else None
+        else:
+            waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
+        return job.with_cost(ToolOutcome(error=_late(found, limit_s, waited_for)))
 
     def client_outcome(self, tool_id: str, output: object) -> ToolOutcome:
         """The outcome of a client's call: the output, cut like any result, or an error if the output has no JSON form."""
@@ -246,7 +249,7 @@ def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:
 
 
 def _late(found: RunnableTool, limit_s: float, waited_for: str | None) -> str:
-    """The error text for a call that ran out of time; `waited_for`: why it did not start."""
+    """The error text for a call that ran out of time; `waited_for`: why nothing was done; None: something may have been."""
     within = f"within its time limit of {limit_s:g} s or the turn's deadline"
     if waited_for is not None:
         return waited_too_long(found.tool_id, f"{waited_for} {within}")

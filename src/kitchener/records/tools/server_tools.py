@@ -10,13 +10,14 @@ from functools import partial
 from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.prompt import ToolSpec
 from kitchener.records.tools.runnable_tool import ToolIdentity
+from kitchener.records.tools.tool_context import ToolContext
 from kitchener.schemas.json_schema import JsonSchema
 
-CallTool = Callable[[Mapping[str, object], object], Awaitable[object]]
-"""Calls a tool with checked arguments, and with the facts of the call as the tool loop gives them."""
+CallTool = Callable[[Mapping[str, object], ToolContext], Awaitable[object]]
+"""Calls a tool with checked arguments and the facts of the call."""
 
 
-async def _not_called(arguments: Mapping[str, object], context: object) -> object:
+async def _not_called(arguments: Mapping[str, object], context: ToolContext) -> object:
     raise RuntimeError("a tool that is known by its definition only cannot be called")
 
 
@@ -68,6 +69,6 @@ class ServerTool:
             return f"tool {self.tool_id!r} cannot take these arguments: {problem}"
         return deepcopy(dict(arguments))
 
-    def prepared(self, bound: Mapping[str, object], call: object) -> Callable[[], object]:
+    def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
         """Returns the call, ready to run."""
-        return partial(self._call, bound, call)
+        return partial(self._call, bound, context)

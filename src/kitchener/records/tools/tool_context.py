@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from anyio.lowlevel import checkpoint
@@ -38,6 +38,19 @@ class _Reported:
 _REPORTED: Final = _Reported()
 
 
+class CallWait:
+    """What a call waits for before it has any effect, such as a connection. An `async def` tool that waits says so.
+
+    If the time of the call runs out meanwhile, the model is told that the tool was not started, and why.
+    """
+
+    __slots__ = ("reason",)
+
+    def __init__(self) -> None:
+        self.reason: Callable[[], str] | None = None
+        """Gives one line of text; None: the call waits for nothing, and may have an effect from now on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """The facts of a tool call. The runtime fills a parameter of this type; the model does not see it."""
@@ -64,6 +77,8 @@ class ToolContext:
     """Reads on in a long result of this work order, for the built-in tool that does so; None: there is none."""
     note_source: NoteSource | None = None
     """Takes the source of an item that is not trusted, for the built-in tool that reads items; None: nobody asks."""
+    wait: CallWait = field(default_factory=CallWait)
+    """What the call waits for before it has any effect."""
 
     def progress(self, value: float | None = None, total: float | None = None, message: str | None = None) -> _Reported:
         """Tells those who watch the turn how far the tool is, as a `ToolProgress`. It is not recorded.
