@@ -183,9 +183,11 @@ async def test_a_server_that_does_not_start_takes_no_turn_with_it(tmp_path: Path
     ]
 
 
-async def test_a_server_that_says_nothing_is_waited_for_until_its_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pauses", [{"max_restarts": 1}, {"max_restarts": 2, "backoff_max_s": 0.02}], ids=["once", "twice"])
+async def test_a_server_that_says_nothing_is_waited_for_until_its_limit(tmp_path: Path, pauses: dict[str, Any]) -> None:
+    """Also where the limit is many times the pauses. Regression: then it was never given up."""
     folder = tmp_path / "fs"
-    server = faulty(folder, ["echo"], connect_timeout_s=0.3, max_restarts=1)
+    server = faulty(folder, ["echo"], connect_timeout_s=0.3, **pauses)
     (folder / "deaf").touch()
     async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
         assert await say(runtime, "fs__echo") == "there is no fs__echo"

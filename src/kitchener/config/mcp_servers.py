@@ -60,8 +60,8 @@ class McpServerConfig(Settings):
     """Longest wait before the server is started or reached again, seconds. The first wait is a 120th of it; it doubles with
     each failure in a row. A server over HTTP lists its tools again after such a wait, so that it is missed when it is gone."""
     max_restarts: Positive = 10
-    """Failures within ten times `backoff_max_s` after which the server is given up. Its tools then go. A server over HTTP is
-    still asked each `backoff_max_s`, and its tools come back when it answers."""
+    """Failures in a row after which the server is given up. Its tools then go. A connection that held for `backoff_max_s` ends
+    a row. A server over HTTP is still asked each `backoff_max_s`, and its tools come back when it answers."""
 
     @property
     def backoff_initial_s(self) -> float:

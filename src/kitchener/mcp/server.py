@@ -17,9 +17,7 @@ from anyio.abc import TaskStatus
 from typing_extensions import TypedDict  # pydantic reads no other on Python 3.11
 
 from kitchener.cancellation import ended_by, failed_alone
-from kitchener.clock import loop_clock
 from kitchener.config.mcp_servers import McpServerConfig
-from kitchener.lanes.failure_window import FailureWindow
 from kitchener.logs import get_logger
 from kitchener.mcp.call_results import McpCallFailed, responses_to, result_of
 from kitchener.mcp.connection import Connection, Secrets, ToolList, open_connection
@@ -42,7 +40,7 @@ _log = get_logger(__name__)
 
 ServerState = Literal["waiting", "connecting", "connected", "silent", "failed"]
 """`waiting`: for its first use, or for the pause after a failure. `silent`: a command that runs and does not answer. `failed`:
-given up after `max_restarts` failures; a server over HTTP is still asked once in `backoff_max_s`."""
+given up after `max_restarts` failures in a row; a server over HTTP is still asked once in `backoff_max_s`."""
 
 _RELIST_PAUSE_S: Final = 1.0
 """Least time between two listings of tools. A server may say at any rate that they changed."""
@@ -50,9 +48,6 @@ _LEAST_TTL_S: Final = 60.0
 """Least time after which a list is read again because it is out of date."""
 _MOST_TOLD: Final = 16
 """How many left-out tools the log names; of further ones it gives the number."""
-_WINDOW_FACTOR: Final = 10
-"""Failures count for so many times the longest pause."""
-
 Publish = Callable[[Sequence[ServerTool]], None]
 """Puts the tools of a server in place."""
 
@@ -173,36 +168,36 @@ class McpServer:
         """Keeps the server connected until it is cancelled. A command that was given up is not started again."""
         task_status.started()
         await self._wanted.wait()
-        settings, now = self.settings, loop_clock()
-        failures = FailureWindow(settings.max_restarts, _WINDOW_FACTOR * settings.backoff_max_s)
+        settings, failures = self.settings, 0
         pause_s = settings.backoff_initial_s
         while True:
-            began = now()
             if self._state != "failed":
                 self._tell("connecting", self._problem)
-            problem = await self._connect_once()
-            if now() - began > settings.backoff_max_s:
-                pause_s = settings.backoff_initial_s
-            if failures.add(now(), None):
+            problem, held_s = await self._connect_once()
+            if held_s > settings.backoff_max_s:
+                failures, pause_s = 0, settings.backoff_initial_s
+            failures += 1
+            if failures >= settings.max_restarts:
                 self._give_up(problem)
                 if settings.url is None:
                     return
-                pause_s = settings.backoff_max_s
+                failures, pause_s = 0, settings.backoff_max_s
             else:
                 _log.warning("MCP server not connected", server=self.label, problem=problem, next_try_s=pause_s)
                 self._tell("waiting", problem)
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, settings.backoff_max_s)
 
-    async def _connect_once(self) -> str:
-        """Opens a connection, uses it until it is lost, and returns why it is."""
-        problem, state = "", ConnectionState()
+    async def _connect_once(self) -> tuple[str, float]:
+        """Opens a connection and uses it until it is lost. Returns why it is, and for how long it held, seconds."""
+        problem, state, connected_at = "", ConnectionState(), math.inf
         try:
             with ended_by(anyio.CancelScope(deadline=anyio.current_time() + self.settings.connect_timeout_s)) as scope:
                 async with open_connection(self.settings, self._secrets, state) as connection:
                     listed = await _first_list(connection)
                     scope.deadline = math.inf
                     self._take(connection, listed)
+                    connected_at = anyio.current_time()
                     problem = await self._use(connection, listed.ttl_s)
         except BaseException as error:  # of the library too, and in groups; it ends this connection only
             if not await failed_alone(error, in_own_task=True):
@@ -213,7 +208,7 @@ class McpServer:
         if scope.cancel_called:
             problem = state.cause_now(self._told_of_silence())
         self._settled.set()
-        return problem
+        return problem, max(0.0, anyio.current_time() - connected_at)
 
     def _told_of_silence(self) -> str:
         return f"it did not list its tools within connect_timeout_s = {self.settings.connect_timeout_s:g}"
