@@ -134,7 +134,7 @@ def measure(turns: int) -> dict[str, Any]:
         projection = newest.project(state, resolve_active(state, newest.ruleset), message=message)
         rendering = render(projection, estimate)
         payload = projection_payload(
-            projection, rendering, timestamp="2026-02-18T09:00:00.000000+00:00", turn_id="T-1", base=base
+            projection, rendering, timestamp="2026-02-18T09:00:00.000000+00:00", turn_id="T-1", bases=(base,)
         )
         sizes.append(len(canonical_bytes(payload)))
 

@@ -32,6 +32,7 @@ from kitchener.context.projection.record import (
     conflict_flag_payload,
     lists_of,
     projection_payload,
+    read_base,
     read_chain,
     read_lists,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "make_event",
     "projection_payload",
     "reach_from",
+    "read_base",
     "read_chain",
     "read_event",
     "read_lists",

@@ -229,7 +229,7 @@ LAST_UNBOUNDED: Final = 8
 """The last version of the policy under which a check against a caller's schema has no limit."""
 
 VERSIONS: Final[Mapping[str, int]] = {
-    PROJECTION_COMPUTED: 4,
+    PROJECTION_COMPUTED: 5,
     CONFLICT_FLAG: 2,
     HO3_SIGNAL: 2,
     HO3_OVERLAY_DEACTIVATED: 2,
@@ -241,6 +241,7 @@ UPGRADES: Mapping[tuple[str, int], upgrades.Upgrade] = {
     (PROJECTION_COMPUTED, 1): upgrades.name_projection,
     (PROJECTION_COMPUTED, 2): upgrades.keep_lists,
     (PROJECTION_COMPUTED, 3): upgrades.keep_recalled,
+    (PROJECTION_COMPUTED, 4): upgrades.keep_groups,
     (CONFLICT_FLAG, 1): upgrades.name_conflict,
     (HO3_SIGNAL, 1): upgrades.gather_event,
     (HO3_OVERLAY_DEACTIVATED, 1): upgrades.keep_order,

@@ -28,6 +28,11 @@ def keep_recalled(payload: dict[str, object]) -> dict[str, object]:
     return {**payload, "v": 4}
 
 
+def keep_groups(payload: dict[str, object]) -> dict[str, object]:
+    """`PROJECTION_COMPUTED` 4 to 5: recalled entries may be a change of a base. Groups of references are read as they are."""
+    return {**payload, "v": 5}
+
+
 def name_conflict(payload: dict[str, object]) -> dict[str, object]:
     """`CONFLICT_FLAG` 1 to 2: it has an `overlay_type`, and each listed reference is an object with `ref`."""
     upgraded = {**payload, "v": 2, "overlay_type": "CONFLICT_FLAG"}

@@ -458,6 +458,7 @@ async def test_an_intent_declared_first_leaves_earlier_turns_reachable(tmp_path:
         ({"admission": "newest_first"}, "intent"),
         ({"admission": "lexical", "newest_turns": 1}, "intent"),
         ({"admission": "lexical", "newest_turns": 0}, "subject"),
+        ({"context_budget": 4_000}, "intent"),
     ],
 )
 async def test_a_restart_changes_no_byte_of_a_projection(tmp_path: Path, settings: dict[str, Any], scope: str) -> None:
@@ -465,7 +466,7 @@ async def test_a_restart_changes_no_byte_of_a_projection(tmp_path: Path, setting
 
     Hashes are left out, because a work order's entry holds the time that its turn had left.
     """
-    config = {**ENFORCE, **settings, "recall_scope": scope, "context_budget": 260, "ledger": one_keyring(tmp_path)}
+    config = {**ENFORCE, "context_budget": 260, **settings, "recall_scope": scope, "ledger": one_keyring(tmp_path)}
     first = [f"the {thing} is {n} miles away" for n, thing in enumerate(("harbour", "castle", "museum", "station") * 5)]
     second = ["[switch] hotels", *[f"the hotel {n} has a view of the harbour" for n in range(20)]]
     back = ["[back] sights", "how far is the castle?"]

@@ -1,5 +1,7 @@
 """What is recorded of a decision, and that long lists come back whole."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -10,10 +12,12 @@ from hypothesis import strategies as st
 from kitchener.canonical import canonical_bytes, digest
 from kitchener.context import (
     BaseProjection,
+    ContextState,
     Flag,
     Projection,
     ProjectionLists,
     Projector,
+    Resolution,
     base_of,
     base_of_lists,
     base_ref,
@@ -21,6 +25,7 @@ from kitchener.context import (
     evidence_item,
     lists_of,
     projection_payload,
+    read_base,
     read_lists,
     resolve_active,
 )
@@ -28,14 +33,26 @@ from kitchener.context.fold.items import Item
 from kitchener.context.projection.ref_lists import apply_edits, edit_script, positions_of, runs_of, written_edits
 from kitchener.context.ruleset import Ruleset
 from kitchener.records.ref import Ref, refs_in
-from tests.context.history import CONTEXT_REF, ESTIMATE, NEWEST, WORD_RANK, History, entry_ref, second, text_of
+from tests.context.history import (
+    CONTEXT_REF,
+    ESTIMATE,
+    NEWEST,
+    SESSION,
+    WORD_RANK,
+    History,
+    Ranked,
+    entry_ref,
+    second,
+    text_of,
+)
 
 SEVERAL = 16
 
 
-def stored(projection: Projection, base: BaseProjection | None = None, **more: Any) -> dict[str, Any]:
+def stored(projection: Projection, *bases: BaseProjection | None, **more: Any) -> dict[str, Any]:
     """The payload as it comes back from a ledger."""
-    payload = projection_payload(projection, text_of(projection), timestamp=second(1), turn_id="T-1", base=base, **more)
+    given = [each for each in bases if each is not None]
+    payload = projection_payload(projection, text_of(projection), timestamp=second(1), turn_id="T-1", bases=given, **more)
     read: dict[str, Any] = orjson.loads(canonical_bytes(payload))
     return read
 
@@ -55,7 +72,7 @@ def test_a_first_projection_has_all_references_once() -> None:
     payload = stored(projection, transition_refs=[context_ref(7)])
     rendering = text_of(projection)
     assert payload == {
-        "v": 4,
+        "v": 5,
         "overlay_type": "PROJECTION_COMPUTED",
         "timestamp": second(1),
         "intent_id": "INT-1",
@@ -152,6 +169,96 @@ def test_a_recalled_item_takes_little_more_than_its_id_and_its_hash() -> None:
     assert "recalled" not in payloads[1]["suppressed_refs"]
     sizes = [len(canonical_bytes([payload["visible_refs"], payload["eligibility_reasons"]])) for payload in payloads]
     assert sizes[1] - sizes[0] == 100 * len('["E-2026-02-18-000000000001","sha256:%s"],' % ("0" * 64))
+
+
+MANY_INTENTS = Ruleset(prompt_layout="chat", recent_turns=None, excerpt_tokens=200, context_budget=6_000)
+
+
+class Talk:
+    """A session whose turns belong to several intents, each projection recorded as a change of an earlier one."""
+
+    def __init__(self, ruleset: Ruleset) -> None:
+        self.history, self._projector, self.turns = History(), Projector(ruleset), 0
+        self.state: ContextState = ContextState(ESTIMATE, SESSION, is_split=True)
+        self.bases: dict[str | None, BaseProjection] = {}
+        self.known: dict[Ref, ProjectionLists] = {}
+        for number in range(5):
+            self.state.apply(self.history.declare(f"INT-{number}"))
+
+    def say(self, intent_id: str, words: int = 1, recalled: Sequence[Item] = ()) -> dict[str, Any]:
+        """A turn of an intent. Returns the payload of the projection that the next turn would be shown."""
+        self.turns += 1
+        name = f"T-{self.turns:04d}"
+        for event in (
+            self.history.add("TURN_STARTED", name, user_message=f"question {self.turns}", session_id=SESSION),
+            self.history.add("TURN_COMPLETED", name, intent_id=intent_id, response="word " * words, session_id=SESSION),
+        ):
+            self.state.apply(event)
+        resolved, ranking = Resolution(intent_id, None, (), ()), Ranked(lambda message, items: (), lambda message, items: [])
+        projection = self._projector.project(self.state, resolved, ranking=ranking, turn_ts=second(1), recalled=recalled)
+        bases = [self.bases.pop(intent_id, None), next(reversed(self.bases.values()), None)]
+        payload = stored(projection, *bases)
+        wanted = base_ref(payload)
+        lists = read_lists(payload, self.known[wanted] if wanted is not None else None)
+        assert lists == lists_of(projection)
+        assert read_base(payload, self.known[wanted] if wanted is not None else None)[:2] == lists[:2]
+        ref = context_ref(self.turns)
+        self.known[ref] = lists
+        self.bases[intent_id] = base_of(projection, ref)
+        assert self.bases[intent_id].shown == base_of_lists(lists, ref).shown
+        return payload
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60), st.booleans()), max_size=40), st.integers(100, 6_000))
+def test_the_lists_of_a_session_with_many_intents_come_back(turns: list[tuple[int, int, bool]], budget: int) -> None:
+    talk = Talk(replace(MANY_INTENTS, context_budget=budget, ruleset_hash=""))
+    for step, (intent, words, recalls) in enumerate(turns):
+        found = [evidence(900 + n, step, ledger) for n, ledger in enumerate(LEDGERS_OF_EVIDENCE)] if recalls else []
+        talk.say(f"INT-{intent}", words, found)
+
+
+@pytest.mark.parametrize("intents", [2, 5])
+def test_bytes_of_a_turn_do_not_grow_with_the_shown_turns_of_other_intents(intents: int) -> None:
+    """Regression: each of them was named with its hash, and its reason once more. 120 turns took 31 kB."""
+    talk = Talk(MANY_INTENTS)
+    sizes = []
+    for number in range(120):
+        payload = talk.say(f"INT-{number // 6 % intents}")
+        sizes.append(len(canonical_bytes(payload)))
+    assert payload["history"]["items"] == 240
+    assert max(sizes[-6 * intents :]) < 9_000  # at a change of the intent, its own turns are eligible again, and named as such
+    assert sorted(sizes[-6 * intents :])[-1 - intents] < 2_000
+
+
+def test_recalled_items_that_the_base_showed_are_not_named_again() -> None:
+    talk = Talk(MANY_INTENTS)
+    for intent in ("INT-1", "INT-1", "INT-1", "INT-2"):
+        payload = talk.say(intent)
+    assert base_ref(payload) == context_ref(3)
+    assert payload["visible_refs"] == {
+        "eligible": [[0, 3]],
+        "recalled": {"edits": [[1, 7]]},
+        "recent": [[0, 6]],
+    }  # the goal is first
+    assert len(payload["eligibility_reasons"]) == 3  # the usual ones, and the goal's
+    with pytest.raises(ValueError, match=context_ref(3).entry_id):
+        read_lists(payload)
+
+
+def test_recalled_items_that_an_older_version_grouped_say_the_same() -> None:
+    """Up to version 4 of the payload, also where the base was named."""
+    talk = Talk(MANY_INTENTS)
+    for intent in ("INT-1", "INT-1", "INT-2", "INT-2"):
+        payload = talk.say(intent)
+    lists = talk.known[context_ref(4)]
+    ref = base_ref(payload)
+    assert ref is not None
+    shown = lists.visible[-4:]
+    groups = [{"ledger_id": shown[0].ledger_id, "entries": [[each.entry_id, each.entry_hash] for each in shown]}]
+    reasons = payload["eligibility_reasons"] | {f"{each.ledger_id}/{each.entry_id}": ["RECENT"] for each in shown}
+    visible = {"eligible": payload["visible_refs"]["eligible"], "recalled": groups}
+    older = payload | {"v": 4, "visible_refs": visible, "eligibility_reasons": reasons}
+    assert read_lists(older, talk.known[ref]) == lists
 
 
 def test_a_flag_is_recorded_with_what_it_is_about() -> None:
@@ -305,6 +412,16 @@ def test_a_script_makes_the_one_list_into_the_other(before: list[Ref], after: li
     edits, added = written_edits(edit_script(before, after))
     assert apply_edits(orjson.loads(orjson.dumps(edits)), before) == tuple(after)
     assert added >= len(set(after) - set(before))
+
+
+@pytest.mark.parametrize("edits", [[[0, 2], [1, 3]], [[0, 3], [0, 3]], [[2, 1]], [[0, 4]], [[-1, 2]]])
+def test_positions_that_a_base_has_not_or_not_in_this_order_are_refused(edits: list[Any]) -> None:
+    """So a forged record of a few bytes makes no list without end."""
+    before = [entry_ref(n) for n in (1, 2, 3)]
+    with pytest.raises(ValueError, match="not the base"):
+        apply_edits(edits, before)
+    with pytest.raises(ValueError, match="not the base"):
+        positions_of(edits, 3)
 
 
 @given(st.sets(st.integers(0, 50)))

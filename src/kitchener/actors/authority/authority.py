@@ -233,14 +233,14 @@ class ContextAuthority:
         timestamp: str,
         transition_refs: Sequence[Ref],
     ) -> Ref:
-        """Writes `PROJECTION_COMPUTED` with references and hashes, as edits of the intent's last projection if there is one."""
+        """Writes `PROJECTION_COMPUTED` with references and hashes, as a change of an earlier one if there is one."""
         projection, rendering = shown
         payload = projection_payload(
             projection,
             rendering,
             timestamp=timestamp,
             turn_id=base["turn_id"],
-            base=thread.bases.get(projection.intent_id),
+            bases=thread.bases_for(projection.intent_id),
             transition_refs=transition_refs,
             hashed=partial(self._ledgers.context.content_digest, base["subject_id"]),
         )
@@ -250,7 +250,7 @@ class ContextAuthority:
         if self._signer is not None:
             sign_projection(fields, self._signer)
         ref = await self._ledgers.context.write(LedgerEntry(events.PROJECTION_COMPUTED, base["turn_id"], fields))
-        thread.bases[projection.intent_id] = base_of(projection, ref)
+        thread.keep_base(projection.intent_id, base_of(projection, ref))
         return ref
 
     async def record_flags(self, base: CommonPayload, flags: Iterable[Flag], timestamp: str, intent_id: str | None) -> None:

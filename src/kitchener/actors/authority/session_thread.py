@@ -6,19 +6,20 @@ reading back applies the edits in the order of the ledger, so one pass over the 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import anyio.lowlevel
 
 from kitchener.actors.authority.ranking import TurnRanking
-from kitchener.context import BaseProjection, ContextState, Projection, Ruleset, make_event, resolve_active
+from kitchener.context import BaseProjection, ContextState, Projection, Ruleset, make_event, read_base, resolve_active
 from kitchener.context.fold.context_events import Answered, Asked, Brought, Facts, Opened, Said
-from kitchener.context.projection.ref_lists import apply_edits, read_refs
+from kitchener.context.projection.record import read_recalled
+from kitchener.context.projection.ref_lists import apply_edits, positions_of, read_refs
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.logs import get_logger
 from kitchener.plain_names import origin_of
 from kitchener.records import events
-from kitchener.records.entries import AddedRefs, ProjectionPayload, ShadowDecisionPayload, opened, payload_as
+from kitchener.records.entries import AddedRefs, ProjectionPayload, Runs, ShadowDecisionPayload, opened, payload_as
 from kitchener.records.ref import Ref
 
 logger = get_logger(__name__)
@@ -66,7 +67,7 @@ class SessionThread:
         self._ruleset = ruleset
         self.is_shadow = is_shadow
         self.bases: dict[str | None, BaseProjection] = {}
-        """The last recorded projection of each intent."""
+        """The last recorded projection of each intent, the session's last one at the end."""
         self.intent_id: str | None = None
         """The intent of the running turn; None without an active intent."""
         self.last_left: str | None = None
@@ -88,6 +89,15 @@ class SessionThread:
         """The intent that was left last, which a message may reopen; None if it is live again or there is none."""
         record = self.state.intents.get(self.last_left or "")
         return self.last_left if record is not None and record.status != "live" else None
+
+    def bases_for(self, intent_id: str | None) -> list[BaseProjection]:
+        """The projections of which the next one of an intent may be recorded as a change."""
+        return _last_of(self.bases, intent_id)
+
+    def keep_base(self, intent_id: str | None, base: BaseProjection) -> None:
+        """Keeps a projection that was just recorded, for `bases_for`."""
+        self.bases.pop(intent_id, None)
+        self.bases[intent_id] = base
 
     def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, object], ref: Ref) -> None:
         """Applies an entry of the session when it is written or read back."""
@@ -154,45 +164,71 @@ def _part(ref: Ref, number: int) -> Ref:
     return Ref(ref.ledger_id, f"{ref.entry_id}.{number:02d}", ref.entry_hash)
 
 
+_Kept = TypeVar("_Kept", BaseProjection, "_RecordedBase")
+
+
+def _last_of(kept: dict[str | None, _Kept], intent_id: str | None) -> list[_Kept]:
+    """The last projection of an intent and the session's last one, if there are any; one of them if they are the same."""
+    last = next(reversed(kept), None)
+    return [kept[each] for each in dict.fromkeys((intent_id, last)) if each in kept]
+
+
 class _RecordedBase(NamedTuple):
-    """A recorded projection, and all its eligible items."""
+    """A recorded projection."""
 
     ref: Ref
     eligible: list[Ref]
+    """All its eligible items, perhaps followed by those that a later projection of its intent added."""
+    visible: Runs
+    """The positions of those that it showed in full."""
+    recalled: tuple[Ref, ...]
+    """The recalled items that it showed in full."""
+
+    def shown(self) -> tuple[Ref, ...]:
+        """All that it showed in full, sorted."""
+        visible = positions_of(self.visible, len(self.eligible))
+        return tuple(sorted([*[self.eligible[n] for n in visible], *self.recalled]))
 
 
 class _RecordedProjections:
-    """The last projection of each intent, with its eligible items. Reads projections in the order of the ledger."""
+    """The last projection of each intent. Reads projections in the order of the ledger."""
 
     def __init__(self) -> None:
         self._last: dict[str | None, _RecordedBase] = {}
 
     def read(self, entry: StoredEntry) -> None:
-        """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, the intent's next projection names no base."""
+        """Reads a `PROJECTION_COMPUTED` entry. If its edits do not apply, it is no base of later ones."""
         payload = events.read_as(ProjectionPayload, entry)
         intent_id = payload.get("intent_id")
+        before = _last_of(self._last, intent_id)
+        own = self._last.pop(intent_id, None)
         try:
-            eligible = self._eligible(payload, self._last.get(intent_id))
+            self._last[intent_id] = self._read(entry.ref, payload, before, own)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("projection cannot be followed", entry_id=entry.entry_id, error=origin_of(error))
-            self._last.pop(intent_id, None)
-        else:
-            self._last[intent_id] = _RecordedBase(entry.ref, eligible)
 
     def bases(self) -> dict[str | None, BaseProjection]:
-        """The last projection of each intent, as a base for the next one."""
-        return {intent_id: BaseProjection(last.ref, tuple(last.eligible)) for intent_id, last in self._last.items()}
+        """The last projection of each intent, as a base for the next one; the session's last one at the end."""
+        return {name: BaseProjection(last.ref, tuple(last.eligible), shown=last.shown()) for name, last in self._last.items()}
 
-    def _eligible(self, payload: ProjectionPayload, last: _RecordedBase | None) -> list[Ref]:
-        eligible = payload["eligible_refs"]
-        if isinstance(eligible, list):
-            return list(read_refs(eligible))
+    def _read(
+        self, ref: Ref, payload: ProjectionPayload, before: Iterable[_RecordedBase], own: _RecordedBase | None
+    ) -> _RecordedBase:
+        eligible, visible = payload["eligible_refs"], payload["visible_refs"]
+        if isinstance(eligible, list) or isinstance(visible, list):
+            lists = read_base(payload)
+            return _RecordedBase(ref, list(lists.eligible), [], lists.visible)
         if "base" not in eligible:
-            return list(apply_edits(eligible["edits"], ()))
-        base = Ref.from_mapping(eligible["base"])
-        if last is None or last.ref != base:
-            raise ValueError(f"it refers to {base.entry_id}, which is not the one before it")
-        return _changed(last.eligible, eligible["edits"])
+            edited = list(apply_edits(eligible["edits"], ()))
+            return _RecordedBase(ref, edited, visible["eligible"], read_recalled(visible, tuple))
+        named = Ref.from_mapping(eligible["base"])
+        base = next((each for each in before if each.ref == named), None)
+        if base is None:
+            raise ValueError(f"it refers to {named.entry_id}, which is neither its intent's last one nor the session's")
+        recalled = read_recalled(visible, base.shown) if "recalled" in visible else ()
+        edits = eligible["edits"]
+        edited = _changed(base.eligible, edits) if base is own else list(apply_edits(edits, base.eligible))
+        return _RecordedBase(ref, edited, visible["eligible"], recalled)
 
 
 def _changed(before: list[Ref], edits: Sequence[list[int] | AddedRefs]) -> list[Ref]:

@@ -2,12 +2,13 @@
 
 The eligible references are written as a difference from an earlier projection of the session, its *base*: runs of kept
 positions, and new references. Without a base, all are new. Visible and suppressed items are given by their positions in the
-eligible list, recalled ones in groups. The size of an entry therefore does not grow with the length of the session. Older
-versions wrote short lists and recalled items out.
+eligible list; visible recalled ones, such as the newest turns of other intents, as a difference from all that the base showed.
+The size of an entry therefore grows neither with the length of the session nor with that of the shown history. Older versions
+wrote short lists and recalled items out.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
@@ -17,7 +18,7 @@ import orjson
 
 from kitchener.canonical import digest
 from kitchener.context.flags import Flag
-from kitchener.context.fold.items import IN_INTENT, RECALLED, Item, Reasons, place_of
+from kitchener.context.fold.items import IN_INTENT, RECALLED, RECENT, Item, Reasons, place_of
 from kitchener.context.projection.packer import PlacedItem
 from kitchener.context.projection.projection import NOT_ADMITTED, Projection
 from kitchener.context.projection.ref_lists import (
@@ -39,6 +40,7 @@ from kitchener.records.entries import (
     EligibleEdits,
     HistoryMapping,
     ProjectionPayload,
+    RecalledEdits,
     SuppressedGroup,
     SuppressedPositions,
     SuppressedRef,
@@ -58,13 +60,15 @@ _FLAG_VERSION: Final = events.VERSIONS[events.CONFLICT_FLAG]
 
 
 class BaseProjection(NamedTuple):
-    """A recorded projection to which a later one may refer: the last one of the same intent, otherwise the last one."""
+    """A recorded projection to which a later one may refer: the last one of the same intent, or the session's last one."""
 
     ref: Ref
     """The projection's `PROJECTION_COMPUTED` entry."""
     head: tuple[Ref, ...]
     turns: Sequence[Item] = ()
     turn_count: int = 0
+    shown: tuple[Ref, ...] = ()
+    """All that it showed in full, eligible or recalled, sorted: entries of one ledger by age."""
 
     @property
     def size(self) -> int:
@@ -91,12 +95,14 @@ class ProjectionLists(NamedTuple):
 
 def base_of(projection: Projection, ref: Ref) -> BaseProjection:
     """A projection that was just written, as the base of a later one."""
-    return BaseProjection(ref, tuple([each.item.ref for each in projection.head]), projection.turns, projection.turn_count)
+    head = tuple([each.item.ref for each in projection.head])
+    shown = sorted([each.item.ref for each in (*projection.head, *projection.placed) if each.form == "FULL"])
+    return BaseProjection(ref, head, projection.turns, projection.turn_count, tuple(shown))
 
 
 def base_of_lists(lists: ProjectionLists, ref: Ref) -> BaseProjection:
     """A projection that was read back, as the base of a later one."""
-    return BaseProjection(ref, lists.eligible)
+    return BaseProjection(ref, lists.eligible, shown=tuple(sorted(lists.visible)))
 
 
 def lists_of(projection: Projection) -> ProjectionLists:
@@ -136,7 +142,7 @@ def projection_payload(
     *,
     timestamp: str,
     turn_id: str | None,
-    base: BaseProjection | None = None,
+    bases: Iterable[BaseProjection] = (),
     transition_refs: Iterable[Ref] = (),
     authority: AuthorityMapping = UNSIGNED,
     hashed: Callable[[bytes], str] = digest,
@@ -148,12 +154,12 @@ def projection_payload(
         rendering: the decision's text; the hash and size of its stable part are recorded
         timestamp: the turn's time
         turn_id: the turn; None: the projection belongs to no turn
-        base: an earlier projection of the session; None: there is none
+        bases: earlier projections of the session, of which the lists may be a change
         transition_refs: the entries of this turn's intent transition
         authority: the signer
         hashed: the hash of content; keyed if content is sealed, because a short goal could be guessed
     """
-    lists = _list_changes(projection, base)
+    lists = _list_changes(projection, bases)
     payload: ProjectionPayload = {
         "v": _VERSION,
         "overlay_type": events.PROJECTION_COMPUTED,
@@ -256,16 +262,43 @@ def _suppressed_groups(evidence: Iterable[PlacedItem]) -> list[SuppressedGroup]:
     ]
 
 
-def _list_changes(projection: Projection, base: BaseProjection | None) -> _ListChanges:
-    """The four lists. The base is not named if most references are new."""
-    eligible: EligibleEdits | None = None
-    if base is not None:
-        edits, added = _edits(projection, base)
-        if added * 2 <= len(projection.head) + projection.turn_count:
-            eligible = {"base": base.ref.as_mapping(), "edits": edits}
-    if eligible is None:
-        eligible = {"edits": written_edits([[item.ref for item in projection.eligible()]])[0]}
+class _Changes(NamedTuple):
+    """The eligible and the visible recalled items as changes of a base."""
+
+    base: BaseProjection
+    eligible: list[list[int] | AddedRefs]
+    recalled: list[list[int] | AddedRefs]
+    added: int
+    """Number of references that the base does not have."""
+
+
+def _shortest(projection: Projection, recalled: Sequence[Ref], bases: Iterable[BaseProjection]) -> _Changes | None:
+    """The shortest change; None: for each base, most references are new both in the eligible list and among the recalled."""
+    found: _Changes | None = None
+    for base in bases:
+        eligible, added = _edits(projection, base)
+        edits, recalled_added = written_edits(edit_script(base.shown, recalled), _groups) if recalled else ([], 0)
+        is_mostly_kept = added * 2 <= len(projection.head) + projection.turn_count
+        if is_mostly_kept or (recalled and recalled_added * 2 <= len(recalled)):
+            changes = _Changes(base, eligible, edits, added + recalled_added)
+            found = changes if found is None or changes.added < found.added else found
+    return found
+
+
+def _list_changes(projection: Projection, bases: Iterable[BaseProjection]) -> _ListChanges:
+    """The four lists, with the base that makes them shortest."""
     evidence = {item.ref for item in projection.recalled}
+    items = [each.item for each in projection.placed if each.form == "FULL" and each.item.ref in evidence]
+    recalled, recent = [item.ref for item in items], [n for n, item in enumerate(items) if item.reasons == RECENT]
+    changes = _shortest(projection, recalled, bases)
+    eligible: EligibleEdits
+    recalled_shown: RecalledEdits | list[RefGroup]
+    if changes is not None:
+        eligible = {"base": changes.base.ref.as_mapping(), "edits": changes.eligible}
+        recalled_shown = {"edits": changes.recalled}
+    else:
+        eligible = {"edits": written_edits([[item.ref for item in projection.eligible()]])[0]}
+        recalled_shown = _groups(recalled)
     visible: list[int] = []
     suppressed: dict[Literal["DEFERRED", "BUDGET_EVICTION", "ERASED", "UNSUPPORTED"], list[int]] = {}
     for index, each in _indexed(projection, evidence):
@@ -279,24 +312,25 @@ def _list_changes(projection: Projection, base: BaseProjection | None) -> _ListC
     for reason, indexes in suppressed.items():
         hidden[reason] = runs_of(indexes)
     shown: VisiblePositions = {"eligible": runs_of(visible)}
-    full = (each.item.ref for each in projection.placed if each.form == "FULL")
-    if recalled_shown := _groups(ref for ref in full if ref in evidence):
+    if recalled:
         shown["recalled"] = recalled_shown
+    if recent:
+        shown["recent"] = runs_of(recent)
     return {
         "eligible_refs": eligible,
         "visible_refs": shown,
         "suppressed_refs": hidden,
-        "eligibility_reasons": _named_reasons(projection),
+        "eligibility_reasons": _named_reasons(projection, {recalled[n] for n in recent}),
     }
 
 
-def _named_reasons(projection: Projection) -> dict[str, Sequence[EligibilityReason]]:
-    """Why items were eligible or recalled; the usual reason of either is written once."""
+def _named_reasons(projection: Projection, recent: Container[Ref]) -> dict[str, Sequence[EligibilityReason]]:
+    """Why items were eligible or recalled; the usual reason of either is written once, and that of `recent` ones not at all."""
     reasons: dict[str, Sequence[EligibilityReason]] = {_ALL: IN_INTENT}
     if projection.recalled:
         reasons[_OF_RECALLED] = RECALLED
     reasons |= {_key(each.item.ref): _reasons(each.item.reasons) for each in projection.head}
-    others = [item for item in projection.recalled if item.reasons != RECALLED]
+    others = [item for item in projection.recalled if item.reasons != RECALLED and item.ref not in recent]
     return reasons | {_key(item.ref): _reasons(item.reasons) for item in others}
 
 
@@ -360,7 +394,31 @@ def read_lists(payload: Mapping[str, object], base: ProjectionLists | None = Non
     if base is None and (below := base_ref(payload)) is not None:
         raise ValueError(f"this projection is recorded as a change of {below}; read that one first")
     changes = payload_as(_ListChanges, payload)
-    return _read_positions(changes, apply_edits(changes["eligible_refs"]["edits"], base.eligible if base is not None else ()))
+    return _read_positions(
+        changes, apply_edits(changes["eligible_refs"]["edits"], base.eligible if base is not None else ()), base
+    )
+
+
+def read_base(payload: Mapping[str, object], base: ProjectionLists | None = None) -> ProjectionLists:
+    """The lists of a recorded projection that another one may be a change of, and no others; otherwise as `read_lists`."""
+    payload = events.read_payload(events.PROJECTION_COMPUTED, payload)
+    if isinstance(payload["eligible_refs"], list):
+        full = payload_as(_FullLists, payload)
+        return ProjectionLists(read_refs(full["eligible_refs"]), read_refs(full["visible_refs"]))
+    changes, before = payload_as(_ListChanges, payload), base or ProjectionLists()
+    eligible = apply_edits(changes["eligible_refs"]["edits"], before.eligible)
+    visible = [eligible[n] for n in positions_of(changes["visible_refs"]["eligible"], len(eligible))]
+    return ProjectionLists(eligible, (*visible, *read_recalled(changes["visible_refs"], _shown_by(base))))
+
+
+def read_recalled(visible: VisiblePositions, shown: Callable[[], Sequence[Ref]]) -> tuple[Ref, ...]:
+    """The recalled items among the visible ones of a payload; `shown` gives all that its base showed, sorted."""
+    recalled = visible.get("recalled", [])
+    return read_refs(recalled) if isinstance(recalled, list) else apply_edits(recalled["edits"], shown())
+
+
+def _shown_by(base: ProjectionLists | None) -> Callable[[], Sequence[Ref]]:
+    return lambda: sorted(base.visible) if base is not None else ()
 
 
 def read_chain(
@@ -377,7 +435,7 @@ def read_chain(
     return read_lists(payload, lists)
 
 
-def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> ProjectionLists:
+def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...], base: ProjectionLists | None) -> ProjectionLists:
     shown, hidden = payload["visible_refs"], payload["suppressed_refs"]
     visible = positions_of(shown["eligible"], len(eligible))
     reason_of: dict[int, SuppressReason] = {}
@@ -388,10 +446,11 @@ def _read_positions(payload: _ListChanges, eligible: tuple[Ref, ...]) -> Project
     rest = [(ref, reason_of.get(n, hidden["rest"])) for n, ref in enumerate(eligible) if n not in seen]
     named = _read_reasons(payload["eligibility_reasons"])
     common, of_recalled = named.pop(_ALL), named.pop(_OF_RECALLED, None)
-    recalled_shown, recalled_hidden = read_refs(shown.get("recalled", ())), read_suppressed(hidden.get("recalled", ()))
+    recalled_shown, recalled_hidden = read_recalled(shown, _shown_by(base)), read_suppressed(hidden.get("recalled", ()))
     reasons = {_key(ref): common for ref in eligible}
     if of_recalled is not None:
         reasons |= {_key(ref): of_recalled for ref in (*recalled_shown, *[ref for ref, _ in recalled_hidden])}
+        reasons |= {_key(recalled_shown[n]): RECENT for n in positions_of(shown.get("recent", []), len(recalled_shown))}
     return ProjectionLists(
         eligible,
         (*[eligible[n] for n in visible], *recalled_shown),

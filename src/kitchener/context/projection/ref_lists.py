@@ -3,7 +3,7 @@
 This module knows no projections; `record.py` does.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kitchener.records.entries import AddedRefs, Runs
 from kitchener.records.ref import ListedRefMapping, Ref, RefGroup, refs_of
@@ -42,8 +42,15 @@ def edit_script(before: Sequence[Ref], after: Sequence[Ref]) -> list[Step]:
     return script
 
 
-def written_edits(script: Iterable[Step]) -> tuple[list[list[int] | AddedRefs], int]:
-    """A script as JSON, and the number of new references in it."""
+def listed(refs: Iterable[Ref]) -> list[ListedRefMapping]:
+    """References one by one."""
+    return [ref.as_listed() for ref in refs]
+
+
+def written_edits(
+    script: Iterable[Step], written: Callable[[Sequence[Ref]], list[ListedRefMapping] | list[RefGroup]] = listed
+) -> tuple[list[list[int] | AddedRefs], int]:
+    """A script as JSON, and the number of new references in it; `written` gives the JSON of these."""
     edits: list[list[int] | AddedRefs] = []
     added = 0
     for step in script:
@@ -55,16 +62,18 @@ def written_edits(script: Iterable[Step]) -> tuple[list[list[int] | AddedRefs], 
                 edits.append(list(step))
         elif step:
             added += len(step)
-            edits.append({"add": [ref.as_listed() for ref in step]})
+            edits.append({"add": written(step)})
     return edits, added
 
 
 def apply_edits(edits: Iterable[list[int] | AddedRefs], before: Sequence[Ref]) -> tuple[Ref, ...]:
-    """Applies a written script to a list; raises ValueError if the list lacks one of the script's positions."""
+    """Applies a written script to a list; raises ValueError if the list lacks its runs of positions, or they do not ascend."""
     after: list[Ref] = []
+    least = 0
     for step in edits:
         if isinstance(step, list):
-            after += [before[n] for n in _range(step, len(before))]
+            after += [before[n] for n in _range(step, least, len(before))]
+            least = step[1]
         else:
             after += read_refs(step["add"])
     return tuple(after)
@@ -82,12 +91,19 @@ def runs_of(indexes: Sequence[int]) -> Runs:
 
 
 def positions_of(runs: Iterable[Sequence[int]], size: int) -> list[int]:
-    """The positions in these runs; raises ValueError if a list of this size lacks one."""
-    return [n for run in runs for n in _range(run, size)]
+    """The positions in these runs; raises ValueError if a list of this size lacks one, or they do not ascend."""
+    found: list[int] = []
+    least = 0
+    for run in runs:
+        found += _range(run, least, size)
+        least = run[1]
+    return found
 
 
-def _range(run: Sequence[int], size: int) -> range:
+def _range(run: Sequence[int], least: int, size: int) -> range:
+    """A run from `least` on. Runs ascend, so that a record of a few bytes gives no list that is longer than its base."""
     first, end = run
-    if not 0 <= first <= end <= size:
-        raise ValueError(f"positions {first} to {end} are not in a list of {size}: this is not the base it was made from")
+    if not least <= first <= end <= size:
+        text = f"positions {first} to {end} are not in a list of {size}, from {least} on: this is not the base it was made from"
+        raise ValueError(text)
     return range(first, end)

@@ -70,9 +70,9 @@ class SuppressedGroup(TypedDict):
 
 
 class AddedRefs(TypedDict):
-    """References that an earlier projection did not have."""
+    """References that an earlier projection did not have; recalled ones in groups."""
 
-    add: list[ListedRefMapping]
+    add: list[ListedRefMapping] | list[RefGroup]
 
 
 class EligibleEdits(TypedDict):
@@ -84,12 +84,20 @@ class EligibleEdits(TypedDict):
     """In order: a run `[first, end)` of the base's positions that is kept, or references that are new."""
 
 
+class RecalledEdits(TypedDict):
+    """The visible recalled items as a change of all that the base of the eligible list showed, sorted."""
+
+    edits: list[list[int] | AddedRefs]
+
+
 class VisiblePositions(TypedDict):
     """The visible list by positions in the eligible list."""
 
     eligible: Runs
-    recalled: NotRequired[list[RefGroup] | list[ListedRefMapping]]
+    recalled: NotRequired[RecalledEdits | list[RefGroup] | list[ListedRefMapping]]
     """Absent: none, as in `SuppressedPositions`."""
+    recent: NotRequired[Runs]
+    """The positions among the recalled ones of those whose only reason is `RECENT`; absent: none, as before version 5."""
 
 
 class SuppressedPositions(TypedDict):
@@ -132,8 +140,8 @@ class HistoryMapping(TypedDict):
 class ProjectionPayload(CommonPayload):
     """`PROJECTION_COMPUTED`: which entries a model may see, and why.
 
-    Lists are a change of an earlier projection. Before version 4, recalled entries were a list of references; before version 3,
-    lists of at most 16 eligible entries were written out.
+    Lists are a change of an earlier projection. Before version 5, recalled entries were groups of references; before version 4,
+    a list of them; before version 3, lists of at most 16 eligible entries were written out.
     """
 
     overlay_type: Literal["PROJECTION_COMPUTED"]
