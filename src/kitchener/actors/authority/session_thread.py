@@ -164,10 +164,10 @@ def _part(ref: Ref, number: int) -> Ref:
     return Ref(ref.ledger_id, f"{ref.entry_id}.{number:02d}", ref.entry_hash)
 
 
-_Kept = TypeVar("_Kept", BaseProjection, "_RecordedBase")
+_Projected = TypeVar("_Projected", BaseProjection, "_RecordedBase")
 
 
-def _last_of(kept: dict[str | None, _Kept], intent_id: str | None) -> list[_Kept]:
+def _last_of(kept: dict[str | None, _Projected], intent_id: str | None) -> list[_Projected]:
     """The last projection of an intent and the session's last one, if there are any; one of them if they are the same."""
     last = next(reversed(kept), None)
     return [kept[each] for each in dict.fromkeys((intent_id, last)) if each in kept]

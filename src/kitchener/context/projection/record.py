@@ -245,6 +245,11 @@ def _pair(ref: Ref) -> bytes:
     return orjson.dumps((ref.entry_id, ref.entry_hash))
 
 
+def _fragment(edits: list[list[int] | AddedRefs]) -> list[list[int] | AddedRefs]:
+    """Edits as a fragment of canonical JSON, which is not proven to be canonical again."""
+    return cast(list[list[int] | AddedRefs], orjson.Fragment(orjson.dumps(edits, option=orjson.OPT_SORT_KEYS)))
+
+
 def _group(ledger_id: str, refs: Iterable[Ref]) -> RefGroup:
     return {"ledger_id": ledger_id, "entries": cast(list[list[str]], orjson.Fragment(b"[%b]" % b",".join(map(_pair, refs))))}
 
@@ -295,7 +300,7 @@ def _list_changes(projection: Projection, bases: Iterable[BaseProjection]) -> _L
     recalled_shown: RecalledEdits | list[RefGroup]
     if changes is not None:
         eligible = {"base": changes.base.ref.as_mapping(), "edits": changes.eligible}
-        recalled_shown = {"edits": changes.recalled}
+        recalled_shown = {"edits": _fragment(changes.recalled)}
     else:
         eligible = {"edits": written_edits([[item.ref for item in projection.eligible()]])[0]}
         recalled_shown = _groups(recalled)

@@ -43,7 +43,7 @@ def edit_script(before: Sequence[Ref], after: Sequence[Ref]) -> list[Step]:
 
 
 def listed(refs: Iterable[Ref]) -> list[ListedRefMapping]:
-    """References one by one."""
+    """References as objects of their own, each with its ledger: longer than groups, for lists of a few."""
     return [ref.as_listed() for ref in refs]
 
 
