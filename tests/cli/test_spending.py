@@ -76,7 +76,8 @@ def test_a_cost_without_a_price_is_unknown_and_never_nothing(cli: Cli, sessions:
     used = "3,000 tokens in (1,000 of them from a cache), 20 out, 2 model calls"
     assert text.count(f'{used}; cost {COST:.3f} and an unknown sum: set [router.prices."model-a"]') == 2
     write_prices(tmp_path, "")
-    assert 'cost unknown: set [router.prices."model-a"]' in cli("session", "show", sessions[1]).out
+    both = '[router.prices."model-a"] and [router.prices."model-b"]'
+    assert f"cost unknown: set {both}" in cli("session", "show", sessions[1]).out
     assert "cost 0" not in cli("session", "show", sessions[1]).out
 
 

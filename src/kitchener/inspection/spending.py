@@ -16,6 +16,8 @@ from kitchener.tuning import OWN_MODELS
 from kitchener.tuning.routes import Tokens
 
 _WIDTH = 40
+_MOST_NAMED = 3
+"""Models without a price that are named."""
 
 
 @dataclass(slots=True)
@@ -99,7 +101,10 @@ class Spending:
         if not self.unpriced:
             return f"cost {amount_of_money(self.known_cost)}"
         known = f"{amount_of_money(self.known_cost)} and an unknown sum" if self.known_cost else "unknown"
-        return f'cost {known}: set [router.prices."{one_line(min(self.unpriced), _WIDTH)}"]'
+        names = sorted(self.unpriced)
+        missing = " and ".join(f'[router.prices."{one_line(each, _WIDTH)}"]' for each in names[:_MOST_NAMED])
+        others = f" and those of {len(names) - _MOST_NAMED} more models" if len(names) > _MOST_NAMED else ""
+        return f"cost {known}: set {missing}{others}"
 
 
 async def read_spending(paths: LedgerPaths, agent_class: str, session_id: str, since: str = "") -> dict[str, Spending]:

@@ -368,6 +368,26 @@ async def test_a_name_again_with_each_part_of_the_arguments_begins_no_new_reques
     assert (await answer_of(sse(*parts, END))).tool_uses == (NAMED[0],)
 
 
+@pytest.mark.parametrize(
+    ("pieces", "name"),
+    [
+        (["lo", "ok"], "look"),
+        (["look", "_up"], "look_up"),
+        (["look", "look"], "look"),
+        (["look", "at"], "look"),
+        (["lo", "lo", "ok"], "look"),
+        (["sing", "sing"], "sing"),
+    ],
+)
+async def test_a_name_in_pieces_is_put_together_and_one_that_is_repeated_is_not(pieces: list[str], name: str) -> None:
+    """Whether a further piece belongs to the name, the names of the offered tools tell."""
+    parts = [calls({"index": 0, "id": "a", "function": {"name": each}}) for each in pieces]
+    stream = sse(*parts, calls(call(None, LONDON, index=0)), END)
+    async with endpoint(stream) as (_, provider):
+        _, response = await streamed(provider, tools=(LOOK, replace(LOOK, tool_id="look_up")))
+    assert [(each.tool_id, each.arguments) for each in response.tool_uses] == [(name, {"city": "London"})]
+
+
 async def test_mistral_gets_short_ids_of_another_providers_tool_requests() -> None:
     """As after a fallback in the middle of a turn. The request and its result still name each other."""
     refusal = error(400, "Tool call id was call_abc-1 but must be a-z, A-Z, 0-9, with a length of 9.")

@@ -4,6 +4,7 @@ Servers differ in what they leave out, so each field is read by itself and check
 are kept only with tool requests, to go back to the server with the results.
 """
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import Final, Literal, NamedTuple
 
@@ -26,7 +27,7 @@ from kitchener.gateway.providers.checked_answers import (
 from kitchener.gateway.providers.endpoint_errors import reason_of, redacted_line, status_in, told_by
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.records.entries import FinishReason
-from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolSpec, ToolUse, Usage
 
 _FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -76,9 +77,15 @@ class _Call:
         self.signed: object = None
         self.arguments: list[str] | dict[str, object] = []
 
-    def take(self, part: "_CallPart") -> None:
+    def take(self, part: "_CallPart", tools: Iterable[ToolSpec]) -> None:
+        """Takes the next part; `tools` are those that were offered."""
         self.use_id = self.use_id or part.use_id
-        self.name = self.name or part.name
+        if not self.name:
+            self.name = part.name
+        elif part.name and part.name != self.name and not self.arguments:  # some servers send the name in pieces
+            offered = {each.tool_id for each in tools}
+            if self.name not in offered or self.name + part.name in offered:
+                self.name += part.name
         self.signed = self.signed or part.signed
         if isinstance(part.arguments, dict):
             self.arguments = value_without_halves(part.arguments)
@@ -329,7 +336,7 @@ class AnswerReader:
                     raise UnusableAnswer("malformed", f"the answer has more than {MAX_PARTS} parts")
                 call = self._newest[part.number] = _Call()
                 self._calls.append(call)
-            call.take(part)
+            call.take(part, self._request.tools)
 
     def _reported(self, error: object) -> ProviderError:
         """Returns the error that an answer with status 200 reports, as gateways in front of models do."""
