@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from kitchener.config import McpServerConfig
 from kitchener.mcp.server import ServerStatistics
 from kitchener.runtime import Runtime
 from tests.mcp.shared.servers import faulty, faulty_over_http, open_desk, say, until
@@ -86,6 +87,17 @@ async def test_a_server_over_http_that_ends_unused_is_missed_and_comes_back_even
             await anyio.to_thread.run_sync(server.start)
             await until_connected(runtime)
             assert await say(runtime, 'fs__echo {"text": "back"}') == "back"
+    assert [each["event"] for each in logs].count("MCP server given up") == 1
+
+
+async def test_a_server_over_http_that_was_given_up_stays_so_until_it_answers(tmp_path: Path) -> None:
+    server = McpServerConfig(url=ELSEWHERE, backoff_max_s=0.02, max_restarts=2)
+    with captured_logs() as logs:
+        async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
+            await until(lambda: found(runtime)["state"] == "failed")
+            for _ in range(40):
+                await anyio.sleep(0.01)
+                assert found(runtime)["state"] == "failed"
     assert [each["event"] for each in logs].count("MCP server given up") == 1
 
 

@@ -3,6 +3,7 @@
 `connection.py` notes it, `server.py` tells it.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Final, TextIO
@@ -21,11 +22,12 @@ class ConnectionState:
 
     Attributes:
         lost: set when the connection has ended
+        lost_at: when that was, on the event loop's clock; infinite before
         tools_changed: set when the list of tools must be read again: it changed, or the server may be gone
     """
 
     def __init__(self) -> None:
-        self.lost, self.tools_changed = anyio.Event(), Signal()
+        self.lost, self.lost_at, self.tools_changed = anyio.Event(), math.inf, Signal()
         self._reason = ""
         self._stray_line = ""
         self.last_words: deque[str] = deque(maxlen=20)
@@ -40,6 +42,7 @@ class ConnectionState:
     def lose(self, reason: str) -> None:
         """Notes that the connection has ended. The first reason counts."""
         self._reason = self._reason or reason
+        self.lost_at = min(self.lost_at, anyio.current_time())
         self.lost.set()
 
     def note_stray_line(self, line: str) -> None:

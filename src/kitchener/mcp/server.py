@@ -181,7 +181,7 @@ class McpServer:
                 self._give_up(problem)
                 if settings.url is None:
                     return
-                failures, pause_s = 0, settings.backoff_max_s
+                pause_s = settings.backoff_max_s
             else:
                 _log.warning("MCP server not connected", server=self.label, problem=problem, next_try_s=pause_s)
                 self._tell("waiting", problem)
@@ -208,7 +208,7 @@ class McpServer:
         if scope.cancel_called:
             problem = state.cause_now(self._told_of_silence())
         self._settled.set()
-        return problem, max(0.0, anyio.current_time() - connected_at)
+        return problem, max(0.0, min(state.lost_at, anyio.current_time()) - connected_at)
 
     def _told_of_silence(self) -> str:
         return f"it did not list its tools within connect_timeout_s = {self.settings.connect_timeout_s:g}"

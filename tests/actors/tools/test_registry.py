@@ -31,7 +31,7 @@ from kitchener.actors.tools.toolsets import NO_TOOLS
 from kitchener.canonical import canonical_bytes, canonical_digest
 from kitchener.errors import ToolError
 from kitchener.records.tools.tool_context import ToolContext
-from kitchener.records.tools.tool_question import ConfirmationRequired
+from kitchener.records.tools.tool_question import ConfirmationRequired, ToolAnswer
 from tests.actors.time_control import in_stopped_time, in_virtual_time, pass_time
 from tests.shared.tool_calls import a_call
 
@@ -566,6 +566,49 @@ async def abandon(registry: ToolRegistry, stuck: Stuck) -> None:
         tasks.start_soon(registry.run, "stick", {}, a_call())
         await anyio.to_thread.run_sync(stuck.begun.wait, 10)
         tasks.cancel_scope.cancel()
+
+
+def _raises() -> str:
+    raise RuntimeError("no reason")
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (lambda: "no\nprinter" + "!" * 1_000_000, "no printer!!!"),
+        (lambda: "half \ud800", "half"),
+        ("a text", None),
+        (lambda: 7, None),
+        (_raises, None),
+    ],
+)
+async def test_what_a_tool_says_of_its_wait_cannot_break_a_turn(reason: Any, told: str | None) -> None:
+    @tool
+    async def print_page(context: ToolContext) -> None:
+        """Prints."""
+        context.wait.reason = reason
+        await anyio.sleep_forever()
+
+    found = await run(print_page, timeout_s=0.1)
+    assert found.error is not None
+    assert len(found.error) < 600
+    found.error.encode()
+    expected = "Its effect may or may not have happened" if told is None else f"was not started: {told}"
+    assert expected in found.error
+
+
+@in_virtual_time
+async def test_a_tool_that_has_asked_a_person_has_begun_whatever_it_waits_for() -> None:
+    @tool
+    async def print_page(context: ToolContext) -> None:
+        """Prints."""
+        context.wait.reason = lambda: "no printer was free"
+        await anyio.sleep_forever()
+
+    registry = ToolRegistry([print_page], timeout_s=0.1)
+    found = await registry.run("print_page", {}, a_call(answer=ToolAnswer(None, True)))
+    assert "Its effect may or may not have happened" in (found.error or "")
 
 
 @in_stopped_time

@@ -1,11 +1,12 @@
 """Folds the entries of one session into the state that the Context Authority decides on.
 
-Entries are applied when they are written or read back. A projection is recorded as edits of the intent's previous projection;
-reading back applies the edits in the order of the ledger, so one pass over the projections is enough. The Authority
-(`authority.py`) decides; this module does not.
+Entries are applied when they are written or read back. A projection is recorded as a change of the last one of its intent, or
+of the session's last one; reading back applies the changes in the order of the ledger, so one pass over the projections is
+enough. The Authority (`authority.py`) decides; this module does not.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 import anyio.lowlevel
@@ -98,6 +99,8 @@ class SessionThread:
         """Keeps a projection that was just recorded, for `bases_for`."""
         self.bases.pop(intent_id, None)
         self.bases[intent_id] = base
+        for old in islice(reversed(self.bases), _MOST_SHOWN, _MOST_SHOWN + 1):
+            self.bases[old] = self.bases[old]._replace(shown=())
 
     def apply(self, entry_type: str, entity_id: str, timestamp: str, payload: Mapping[str, object], ref: Ref) -> None:
         """Applies an entry of the session when it is written or read back."""
@@ -164,6 +167,8 @@ def _part(ref: Ref, number: int) -> Ref:
     return Ref(ref.ledger_id, f"{ref.entry_id}.{number:02d}", ref.entry_hash)
 
 
+_MOST_SHOWN: Final = 8
+"""Of so many intents, the newest, it is kept what their last projections showed."""
 _Projected = TypeVar("_Projected", BaseProjection, "_RecordedBase")
 
 
@@ -187,7 +192,7 @@ class _RecordedBase(NamedTuple):
     def shown(self) -> tuple[Ref, ...]:
         """All that it showed in full, sorted."""
         visible = positions_of(self.visible, len(self.eligible))
-        return tuple(sorted([*[self.eligible[n] for n in visible], *self.recalled]))
+        return tuple(sorted({*[self.eligible[n] for n in visible], *self.recalled}))
 
 
 class _RecordedProjections:
@@ -209,7 +214,14 @@ class _RecordedProjections:
 
     def bases(self) -> dict[str | None, BaseProjection]:
         """The last projection of each intent, as a base for the next one; the session's last one at the end."""
-        return {name: BaseProjection(last.ref, tuple(last.eligible), shown=last.shown()) for name, last in self._last.items()}
+        found: dict[str | None, BaseProjection] = {}
+        for number, (intent_id, last) in enumerate(self._last.items()):
+            is_newest = number >= len(self._last) - _MOST_SHOWN
+            try:
+                found[intent_id] = BaseProjection(last.ref, tuple(last.eligible), shown=last.shown() if is_newest else ())
+            except (TypeError, ValueError) as error:
+                logger.warning("projection cannot be followed", entry_id=last.ref.entry_id, error=origin_of(error))
+        return found
 
     def _read(
         self, ref: Ref, payload: ProjectionPayload, before: Iterable[_RecordedBase], own: _RecordedBase | None

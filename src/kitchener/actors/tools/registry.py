@@ -8,7 +8,7 @@ If a tool raises, hangs, or is called with wrong arguments, the model gets an er
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from types import MappingProxyType
-from typing import cast
+from typing import Final, cast
 
 import anyio
 import anyio.to_thread
@@ -20,6 +20,7 @@ from kitchener.actors.tools.tool_job import ToolJob, ToolThreads
 from kitchener.actors.tools.toolsets import NO_TOOLS, Toolset, toolset_of
 from kitchener.config import ToolLimits
 from kitchener.errors import ToolError
+from kitchener.plain_names import without_halves
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.tools.runnable_tool import (
     RunnableTool,
@@ -28,6 +29,9 @@ from kitchener.records.tools.runnable_tool import (
     definition_of,
 )
 from kitchener.records.tools.tool_context import ToolContext
+
+_MAX_REASON_CHARS: Final = 300
+"""Longest text that a tool says of what its call waits for. What goes beyond is cut."""
 
 
 class ToolRegistry:
@@ -233,7 +237,8 @@ class ToolRegistry:
             self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # a task or thread that it left behind now counts as a separate caller
         if job.has_begun:
-            waited_for = call.wait.reason() if call.wait.reason is not None and found.is_async else None
+            can_say = found.is_async and call.answer is None  # a thread goes on, and who has asked has begun
+            waited_for = _told_reason(call) if can_say else None
         else:
             waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
         return job.with_cost(ToolOutcome(error=_late(found, limit_s, waited_for)))
@@ -246,6 +251,15 @@ class ToolRegistry:
 
 def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:
     return cast(RunnableTool, given) if hasattr(given, "tool_id") else Tool(given)
+
+
+def _told_reason(call: ToolContext) -> str | None:
+    """What the tool says that its call waits for, as one line; None: it says nothing, or nothing that is a text."""
+    try:
+        reason = call.wait.reason() if call.wait.reason is not None else None
+    except Exception:  # noqa: BLE001 - an author's code, which must not break the turn
+        return None
+    return " ".join(without_halves(reason).split())[:_MAX_REASON_CHARS] if isinstance(reason, str) else None
 
 
 def _late(found: RunnableTool, limit_s: float, waited_for: str | None) -> str:

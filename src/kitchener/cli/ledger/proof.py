@@ -411,7 +411,7 @@ class _TurnSelection:
                 signer = events.read_as(ProjectionPayload, entry)["authority"]["signer"]
                 self.signers |= {signer} if signer is not None else set()
                 base = base_ref(entry.payload) if self._has_sources else None
-                entry = await reader.get(base.seq) if base is not None else None
+                entry = await reader.get(base.seq) if base is not None and base.seq < entry.seq else None
         return seqs
 
     async def declarations(self, reader: LedgerReader) -> set[int]:

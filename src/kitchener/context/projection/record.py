@@ -96,13 +96,13 @@ class ProjectionLists(NamedTuple):
 def base_of(projection: Projection, ref: Ref) -> BaseProjection:
     """A projection that was just written, as the base of a later one."""
     head = tuple([each.item.ref for each in projection.head])
-    shown = sorted([each.item.ref for each in (*projection.head, *projection.placed) if each.form == "FULL"])
+    shown = sorted({each.item.ref for each in (*projection.head, *projection.placed) if each.form == "FULL"})
     return BaseProjection(ref, head, projection.turns, projection.turn_count, tuple(shown))
 
 
 def base_of_lists(lists: ProjectionLists, ref: Ref) -> BaseProjection:
     """A projection that was read back, as the base of a later one."""
-    return BaseProjection(ref, lists.eligible, shown=tuple(sorted(lists.visible)))
+    return BaseProjection(ref, lists.eligible, shown=tuple(sorted({*lists.visible})))
 
 
 def lists_of(projection: Projection) -> ProjectionLists:
@@ -154,7 +154,7 @@ def projection_payload(
         rendering: the decision's text; the hash and size of its stable part are recorded
         timestamp: the turn's time
         turn_id: the turn; None: the projection belongs to no turn
-        bases: earlier projections of the session, of which the lists may be a change
+        bases: earlier projections of the session, of which the lists may be a change, the most likely first
         transition_refs: the entries of this turn's intent transition
         authority: the signer
         hashed: the hash of content; keyed if content is sealed, because a short goal could be guessed
@@ -267,6 +267,10 @@ def _suppressed_groups(evidence: Iterable[PlacedItem]) -> list[SuppressedGroup]:
     ]
 
 
+_FEW: Final = 16
+"""A change that adds so many references is short enough."""
+
+
 class _Changes(NamedTuple):
     """The eligible and the visible recalled items as changes of a base."""
 
@@ -278,9 +282,14 @@ class _Changes(NamedTuple):
 
 
 def _shortest(projection: Projection, recalled: Sequence[Ref], bases: Iterable[BaseProjection]) -> _Changes | None:
-    """The shortest change; None: for each base, most references are new both in the eligible list and among the recalled."""
+    """The shortest change; None: for each base, most references are new both in the eligible list and among the recalled.
+
+    A later base is not read if an earlier one is good enough, because the lists of another intent are long.
+    """
     found: _Changes | None = None
     for base in bases:
+        if found is not None and found.added <= _FEW:
+            break
         eligible, added = _edits(projection, base)
         edits, recalled_added = written_edits(edit_script(base.shown, recalled), _groups) if recalled else ([], 0)
         is_mostly_kept = added * 2 <= len(projection.head) + projection.turn_count
@@ -423,7 +432,7 @@ def read_recalled(visible: VisiblePositions, shown: Callable[[], Sequence[Ref]])
 
 
 def _shown_by(base: ProjectionLists | None) -> Callable[[], Sequence[Ref]]:
-    return lambda: sorted(base.visible) if base is not None else ()
+    return lambda: sorted({*base.visible}) if base is not None else ()
 
 
 def read_chain(

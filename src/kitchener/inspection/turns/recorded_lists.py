@@ -1,4 +1,4 @@
-"""Turns the recorded projections of one session into their lists, by applying the edits of each to the projection before it.
+"""Turns the recorded projections of one session into their lists, by applying the edits of each to an earlier one.
 
 Of a projection below, only the eligible and the visible items matter. They are computed once, so the lists of neighbouring
 turns cost little more than those of one.

@@ -48,7 +48,7 @@ class CallWait:
 
     def __init__(self) -> None:
         self.reason: Callable[[], str] | None = None
-        """Gives one line of text; None: the call waits for nothing, and may have an effect from now on."""
+        """Gives one line of text, at once; None: the call waits for nothing, and may have an effect from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

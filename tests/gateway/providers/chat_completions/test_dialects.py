@@ -377,6 +377,8 @@ async def test_a_name_again_with_each_part_of_the_arguments_begins_no_new_reques
         (["look", "at"], "look"),
         (["lo", "lo", "ok"], "look"),
         (["sing", "sing"], "sing"),
+        (["look", "_", "up"], "look_up"),
+        (["lo", "look", "look_up"], "look_up"),
     ],
 )
 async def test_a_name_in_pieces_is_put_together_and_one_that_is_repeated_is_not(pieces: list[str], name: str) -> None:

@@ -4,7 +4,7 @@ Servers differ in what they leave out, so each field is read by itself and check
 are kept only with tool requests, to go back to the server with the results.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final, Literal, NamedTuple
 
@@ -82,10 +82,8 @@ class _Call:
         self.use_id = self.use_id or part.use_id
         if not self.name:
             self.name = part.name
-        elif part.name and part.name != self.name and not self.arguments:  # some servers send the name in pieces
-            offered = {each.tool_id for each in tools}
-            if self.name not in offered or self.name + part.name in offered:
-                self.name += part.name
+        elif part.name and not self.arguments:
+            self.name = _longer_name(self.name, part.name, [each.tool_id for each in tools])
         self.signed = self.signed or part.signed
         if isinstance(part.arguments, dict):
             self.arguments = value_without_halves(part.arguments)
@@ -112,6 +110,16 @@ class _Call:
         """Whether its first part brought all of its arguments."""
         arguments = self.arguments
         return isinstance(arguments, dict) or (len(arguments) == 1 and object_in(arguments[0]) is not None)
+
+
+def _longer_name(name: str, more: str, offered: Sequence[str]) -> str:
+    """The name of a tool after a further piece: most servers send it whole, some in pieces, some again, and some so far."""
+    joined = name + more
+    if any(each.startswith(joined) for each in offered):
+        return joined
+    if more.startswith(name):
+        return more
+    return name if name in offered else joined
 
 
 class _CallPart(NamedTuple):
