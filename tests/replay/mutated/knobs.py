@@ -19,7 +19,9 @@ class Policy(NamedTuple):
     field: str
     """The first field that does."""
     session: int = 0
-    """Which of the class's sessions shows it with the least work, from 0; consolidations follow the others."""
+    """Which of the class's sessions shows it with the least work, from 0."""
+    lesson: int | None = None
+    """Which of the class's consolidations shows it, from 0; None: a session does."""
 
 
 _SERVED = "which requests reach an agent, and as whose, which decides nothing in a turn"
@@ -115,11 +117,11 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "memory.gate_overrides.*.count": Policy("ADMIN", 4, "TURN_COMPLETED", "consolidation_candidates", 6),
     "memory.gate_overrides.*.sessions": Policy("ADMIN", 1, "TURN_COMPLETED", "consolidation_candidates"),
     "memory.custom_kinds": "which signals a program may log of its own accord; no turn gives one",
-    "memory.supersede_on_renewal": Policy("ADMIN", False, "HO3_OVERLAY_DEACTIVATED", "entry", 15),
-    "memory.max_line_chars": Policy("ADMIN", 20, "WO_COMPLETED", "entry", 9),
+    "memory.supersede_on_renewal": Policy("ADMIN", False, "HO3_OVERLAY_DEACTIVATED", "entry", lesson=6),
+    "memory.max_line_chars": Policy("ADMIN", 20, "WO_COMPLETED", "entry", lesson=0),
     "memory.resident_events": "an evicted subject comes back from the ledgers as it was",
     "router.default_provider": Policy("ADMIN", "spare", "LLM_CALL", "route", 1),
-    "router.default_model": Policy("ADMIN", "scripted-2", "LLM_CALL", "route", 8),
+    "router.default_model": Policy("ADMIN", "scripted-2", "LLM_CALL", "route", 1),
     "router.providers.*.kind": "how a provider is reached, not which one is",
     "router.providers.*.model": Policy("ADMIN", "spare-9", "LLM_CALL", "route"),
     "router.providers.*.base_url": _WHERE,
@@ -149,8 +151,8 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "router.providers.*.backoff_max_s": _FAILING,
     "router.providers.*.breaker_failures": _FAILING,
     "router.providers.*.breaker_reset_s": _FAILING,
-    "router.domain_tag_routes.*.provider_id": Policy("ADMIN", "scripted", "LLM_CALL", "route", 9),
-    "router.domain_tag_routes.*.model_id": Policy("ADMIN", "spare-9", "LLM_CALL", "route", 9),
+    "router.domain_tag_routes.*.provider_id": Policy("ADMIN", "scripted", "LLM_CALL", "route", lesson=0),
+    "router.domain_tag_routes.*.model_id": Policy("ADMIN", "spare-9", "LLM_CALL", "route", lesson=0),
     "router.fallbacks": Policy("ADMIN", {}, "LLM_CALL", "route"),
     "router.context_window_fallbacks": "decides in sessions whose requests were too long: tests/replay/test_changed_sources.py",
     "router.prices.*.input_per_million": "what `kitchener gateway what-if` sums up, and what `[spending]` limits",
@@ -162,9 +164,9 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "spending.turn": _REFUSED,
     "router.allow_model_calls": "refuses calls; a replay makes none",
     "agents.*.agent_class": "whose settings these are",
-    "agents.*.domain_tags": Policy("RESIDENT:off", ("night",), "WO_PLANNED", "constraints.domain_tags", 2),
-    "agents.*.provider": Policy("ADMIN", "spare", "WO_PLANNED", "constraints.provider_id", 9),
-    "agents.*.model": Policy("ADMIN", "spare-9", "WO_PLANNED", "constraints.model_id", 9),
+    "agents.*.domain_tags": Policy("RESIDENT:off", ("night",), "WO_PLANNED", "constraints.domain_tags", lesson=0),
+    "agents.*.provider": Policy("ADMIN", "spare", "WO_PLANNED", "constraints.provider_id", 1),
+    "agents.*.model": Policy("ADMIN", "spare-9", "WO_PLANNED", "constraints.model_id", 1),
     "agents.*.temperature": Policy("ADMIN", 0.9, "WO_PLANNED", "constraints.temperature", 1),
     "agents.*.max_tokens": Policy("ADMIN", 99, "WO_PLANNED", "constraints.max_tokens", 1),
     "agents.*.models.*.provider": Policy("RESIDENT:off", "spare", "WO_PLANNED", "constraints.provider_id"),
@@ -207,7 +209,9 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.classify_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "WO_PLANNED", "constraints.prompt_contract_id", 1),
     "agents.*.synthesize_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "PROJECTION_COMPUTED", "history", 1),
     "agents.*.verify_contract_id": Policy("RESIDENT:ask", "PRC-CLASSIFY-001", "WO_PLANNED", "constraints.prompt_contract_id"),
-    "agents.*.consolidation_contract_id": Policy("ADMIN", "PRC-VERIFY-001", "WO_PLANNED", "constraints.prompt_contract_id", 9),
+    "agents.*.consolidation_contract_id": Policy(
+        "ADMIN", "PRC-VERIFY-001", "WO_PLANNED", "constraints.prompt_contract_id", lesson=0
+    ),
     "agents.*.acceptance": Policy("ADMIN", ("max_chars:99999",), "WO_PLANNED", "acceptance", 3),
     "agents.*.verify_with_model": Policy("RESIDENT:ask", False, "WO_PLANNED", "entry"),
     "agents.*.labels_vocabulary": Policy("ADMIN", {"domain": ("garden",)}, "WO_PLANNED", "input_hash", 1),
@@ -237,7 +241,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "agents.*.ho3_gate_window_hours": Policy("ADMIN", 24, "TURN_COMPLETED", "consolidation_candidates", 7),
     "agents.*.ho3_bias_budget": Policy("ADMIN", 13, "PROJECTION_COMPUTED", "visible", 1),
     "agents.*.consolidation": _LEARNING_LATER,
-    "agents.*.consolidation_budget": Policy("ADMIN", 3_000, "WO_PLANNED", "constraints.token_budget", 9),
+    "agents.*.consolidation_budget": Policy("ADMIN", 3_000, "WO_PLANNED", "constraints.token_budget", lesson=0),
     "agents.*.consolidation_deadline_s": _LEARNING_LATER,
     "agents.*.context_mode": Policy("ADMIN", "shadow", "WO_PLANNED", "input_hash", 1),
     "agents.*.context_budget": Policy("ADMIN", 250, "PROJECTION_COMPUTED", "token_budget", 1),
