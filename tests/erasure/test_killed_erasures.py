@@ -138,7 +138,7 @@ def test_killed_at_every_call(tmp_path: Path, backend: str) -> None:
     kill_and_finish(tmp_path, backend, 1)
 
 
-@pytest.mark.parametrize(("backend", "step"), [("asyncio", 31), ("trio", 37)])
+@pytest.mark.parametrize(("backend", "step"), [("asyncio", 43), ("trio", 61)])
 @pytest.mark.timeout(300)
 def test_killed_at_many_calls(tmp_path: Path, backend: str, step: int) -> None:
     kill_and_finish(tmp_path, backend, step)

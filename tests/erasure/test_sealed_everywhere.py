@@ -32,9 +32,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.mark.usefixtures("filled")
 async def test_a_whole_conversation_leaves_no_plain_word(tmp_path: Path) -> None:
     """Messages, replies, tool calls, failures, labels, goals and learned lines: each was written, and each only sealed."""
-    await fill(tmp_path)
     assert found(tmp_path) == []
     assert verified(tmp_path)
     text = "".join(str(entry.payload) for entry in await entries(tmp_path, *events.SEALED_FIELDS))
@@ -47,9 +47,9 @@ async def test_the_same_conversation_without_sealing_is_plain(tmp_path: Path) ->
     assert {each.partition(" ")[0] for each in found(tmp_path)} == set(MARKS)
 
 
+@pytest.mark.usefixtures("filled")
 async def test_no_plain_hash_of_what_was_said_is_on_record(tmp_path: Path) -> None:
     """A hash of a short text that anybody can compute would tell it: goals, arguments, contexts, requests."""
-    await fill(tmp_path)
     guessed = {f"Goal: get the {OBJECTIVE}", f"{REPLY}: yes", ARGUMENT, RESULT, LINE, LABEL, f'{{"what":"{ARGUMENT}"}}'}
     hashes = {hashlib.sha256(each.encode()).hexdigest() for each in guessed}
     raw = b"".join(path.read_bytes() for path in sorted((tmp_path / "plane").rglob("*.jsonl")))
@@ -58,9 +58,9 @@ async def test_no_plain_hash_of_what_was_said_is_on_record(tmp_path: Path) -> No
     assert {str(each.payload["stable_prefix_hash"]).partition(":")[0] for each in projections} == {"hmac-sha256"}
 
 
+@pytest.mark.usefixtures("filled")
 async def test_a_tools_idempotency_key_needs_the_subjects_key(tmp_path: Path) -> None:
     """It derives from the arguments, and is handed to tools: stable, and of no use for guessing."""
-    await fill(tmp_path)
     started = [
         entry for entry in await entries(tmp_path, events.TOOL_STARTED) if payload_of(entry)["arguments"]["what"] == ARGUMENT
     ]
@@ -71,9 +71,8 @@ async def test_a_tools_idempotency_key_needs_the_subjects_key(tmp_path: Path) ->
         assert payload["idempotency_key"] != f"TK-{hashlib.sha256(text).hexdigest()[:32]}"
 
 
-async def test_index_keys_are_ids_and_nothing_else(tmp_path: Path) -> None:
+async def test_index_keys_are_ids_and_nothing_else(tmp_path: Path, filled: dict[str, list[str]]) -> None:
     """An index is derived, and not sealed."""
-    sessions = await fill(tmp_path)
     keys: set[str] = set()
     for path in (tmp_path / "plane" / "index").glob("*.sqlite"):
         with closing(sqlite3.connect(path)) as connection:
@@ -82,4 +81,4 @@ async def test_index_keys_are_ids_and_nothing_else(tmp_path: Path) -> None:
     ids = {"=sessions", "=turn", "=turns of", "=consolidations", "=in", "=artifact", "=source"}
     assert kinds - {"=bias"} == {*ids, f"={SEALING_KEY}"}
     assert f"={SEALING_KEY}" in keys, "this one has nothing after it"
-    assert f"@{sessions[ADA][0]}" in keys
+    assert f"@{filled[ADA][0]}" in keys

@@ -26,7 +26,6 @@ from tests.erasure.kit import (
     converse,
     entries,
     fetch,
-    fill,
     found,
     key_files,
     model,
@@ -40,8 +39,9 @@ from tests.shared.logs import captured_logs
 ADAS = "ADMIN/ada"
 
 
-async def test_nothing_of_the_subject_can_be_read_and_all_of_the_others_can(tmp_path: Path) -> None:
-    sessions = await fill(tmp_path)
+async def test_nothing_of_the_subject_can_be_read_and_all_of_the_others_can(
+    tmp_path: Path, filled: dict[str, list[str]]
+) -> None:
     before = await entries(tmp_path, *events.SEALED_FIELDS)
     async with running(tmp_path) as runtime:
         report = await runtime.erase_subject(ADA)
@@ -56,20 +56,19 @@ async def test_nothing_of_the_subject_can_be_read_and_all_of_the_others_can(tmp_
         is_ada = entry.payload["subject_id"] == ADA
         has_content = any(entry.payload.get(field) not in (None, []) for field in events.SEALED_FIELDS[entry.entry_type])
         assert is_same is not (is_ada and has_content), entry
-    for session_id in sessions[ADA]:
+    for session_id in filled[ADA]:
         replayed = await replay_session(session_id, config=config(tmp_path), tools=[fetch])
         assert (replayed.is_identical, replayed.erased, replayed.turns) == (True, len(replayed.skipped), ())
         assert replayed.erased > 0
-    for session_id in sessions[BO]:
+    for session_id in filled[BO]:
         replayed = await replay_session(session_id, config=config(tmp_path), tools=[fetch])
         assert replayed.is_identical, replayed.text()
         assert (replayed.erased, len(replayed.turns)) == (0, len(replayed.turns))
         assert replayed.turns
 
 
-async def test_it_is_on_record_in_every_ledger_that_tells_of_subjects(tmp_path: Path) -> None:
+async def test_it_is_on_record_in_every_ledger_that_tells_of_subjects(tmp_path: Path, filled: dict[str, list[str]]) -> None:
     """Once in each supervisor's ledger, once in each namespace of the memory, with counts and no content."""
-    sessions = await fill(tmp_path)
     async with running(tmp_path) as runtime:
         report = await runtime.erase_subject(ADA)
     records = await entries(tmp_path, events.SUBJECT_ERASED)
@@ -87,15 +86,15 @@ async def test_it_is_on_record_in_every_ledger_that_tells_of_subjects(tmp_path: 
         assert facts == {"subject_id": ADA, "key_id": report.key_id, "erased_at": report.erased_at}
         assert each.entity_id == ADA
     ends = {each.entity_id: each.payload for each in await entries(tmp_path, events.SESSION_END)}
-    assert set(ends) == set(sessions[ADA])
+    assert set(ends) == set(filled[ADA])
     assert {(each["reason"], each["key_id"]) for each in ends.values()} == {("erased", report.key_id)}
     withdrawn = await entries(tmp_path, events.HO3_OVERLAY_DEACTIVATED)
     assert len(withdrawn) == report.artifacts
     assert {each.payload["erased_subject"] for each in withdrawn} == {ADA}
 
 
+@pytest.mark.usefixtures("filled")
 async def test_once_more_says_that_it_is_done(tmp_path: Path) -> None:
-    await fill(tmp_path)
     async with running(tmp_path) as runtime:
         first = await runtime.erase_subject(ADA)
         size = runtime.ledgers().ho2m.position
@@ -111,20 +110,19 @@ async def test_once_more_says_that_it_is_done(tmp_path: Path) -> None:
         assert runtime.ledgers().ho2m.position == size, "and writes nothing"
 
 
-async def test_old_sessions_are_over_and_a_new_one_begins_with_nothing(tmp_path: Path) -> None:
+async def test_old_sessions_are_over_and_a_new_one_begins_with_nothing(tmp_path: Path, filled: dict[str, list[str]]) -> None:
     """Who was erased may come back: under a new key, without anything learned before, and to no old conversation."""
-    sessions = await fill(tmp_path)
     async with running(tmp_path) as runtime:
         supervisor, memory = runtime.supervisor(), runtime.memory()
         assert await memory.read_active_biases(namespace=ADAS)
         first = await runtime.erase_subject(ADA)
-        with pytest.raises(SubjectErased, match=rf"{sessions[ADA][0]}.*was erased; start a new session"):
-            await supervisor.handle_turn("hello", session_id=sessions[ADA][0])
+        with pytest.raises(SubjectErased, match=rf"{filled[ADA][0]}.*was erased; start a new session"):
+            await supervisor.handle_turn("hello", session_id=filled[ADA][0])
         with pytest.raises(SubjectErased):
-            await supervisor.declare_intent(sessions[ADA][0], "go on")
+            await supervisor.declare_intent(filled[ADA][0], "go on")
         with pytest.raises(SubjectErased):
-            await supervisor.end_session(sessions[ADA][0])
-        assert (await supervisor.session(sessions[ADA][0])).history[0] == ("[erased]", "[erased]")
+            await supervisor.end_session(filled[ADA][0])
+        assert (await supervisor.session(filled[ADA][0])).history[0] == ("[erased]", "[erased]")
         assert await memory.read_signals(namespace=ADAS) == []
         assert await memory.read_active_biases(namespace=ADAS) == []
         withdrawn = await memory.read_overlays(namespace=ADAS, active_only=False)
@@ -132,7 +130,7 @@ async def test_old_sessions_are_over_and_a_new_one_begins_with_nothing(tmp_path:
         assert all(each.is_erased for each in withdrawn)
 
         new = [await converse(runtime, ADA), await converse(runtime, ADA)]
-        assert not set(new) & set(sessions[ADA])
+        assert not set(new) & set(filled[ADA])
         learned = await memory.read_active_biases(namespace=ADAS)
         assert learned, "in the same window, from nothing but what was said since"
         assert not any(each.is_erased for each in learned)
@@ -144,9 +142,9 @@ async def test_old_sessions_are_over_and_a_new_one_begins_with_nothing(tmp_path:
     assert (by_key.count(first.key_id), by_key.count(second.key_id), len(by_key)) == (6, 6, 12)
 
 
+@pytest.mark.usefixtures("filled")
 async def test_who_came_back_replays_identical(tmp_path: Path) -> None:
     """Memory of the time before stands in no gate's way, now and in a replay."""
-    await fill(tmp_path)
     async with running(tmp_path) as runtime:
         await runtime.erase_subject(ADA)
         new = [await converse(runtime, ADA), await converse(runtime, ADA)]
@@ -158,9 +156,9 @@ async def test_who_came_back_replays_identical(tmp_path: Path) -> None:
         assert (len(replayed.turns), replayed.erased) == (len(TALK), 0)
 
 
+@pytest.mark.usefixtures("filled")
 async def test_others_go_on_while_a_running_turn_of_the_subject_is_cancelled(tmp_path: Path) -> None:
     """The one that thinks and the one that waits in line both end with the typed error; Bo's turn completes meanwhile."""
-    await fill(tmp_path)
     hold = Hold("ada waits", "bo waits", wo_type="synthesize")
     outcomes: dict[str, Any] = {}
     async with running(tmp_path, ScriptedProvider(model, gate=hold)) as runtime:
@@ -218,16 +216,17 @@ async def test_a_consolidation_about_the_subject_is_cancelled_too(tmp_path: Path
     assert key_files(tmp_path) == []
 
 
-def test_nothing_of_the_subject_stays_in_memory(tmp_path: Path, anyio_backend_name: str) -> None:
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.soak)])
+def test_nothing_of_the_subject_stays_in_memory(tmp_path: Path, backend: str) -> None:
     """Looked for in a process of its own: in that of all tests, most live objects are none of the runtime's."""
-    command = [sys.executable, "-m", "tests.erasure.live_objects", str(tmp_path), anyio_backend_name]
+    command = [sys.executable, "-m", "tests.erasure.live_objects", str(tmp_path), backend]
     looked = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=50, check=False)
     assert looked.returncode == 0, looked.stderr
 
 
+@pytest.mark.usefixtures("filled")
 async def test_an_event_given_to_anothers_memory_takes_what_was_learned_there_with_it(tmp_path: Path) -> None:
     """A program may log a subject's signal in a namespace that others share: what rests on it is withdrawn for good."""
-    await fill(tmp_path)
     async with running(tmp_path) as runtime:
         memory = runtime.memory()
         ada = await converse(runtime, ADA, TALK[0])
@@ -339,8 +338,8 @@ async def test_what_was_stored_before_there_was_a_keyring_is_counted(tmp_path: P
     assert any(MESSAGE in each for each in found(tmp_path))
 
 
+@pytest.mark.usefixtures("filled")
 async def test_a_key_that_somebody_removed_by_hand_is_put_on_record(tmp_path: Path) -> None:
-    await fill(tmp_path)
     kid = sealer(tmp_path).keyring.destroy(ADA)
     async with running(tmp_path) as runtime:
         report = await runtime.erase_subject(ADA)
@@ -348,9 +347,9 @@ async def test_a_key_that_somebody_removed_by_hand_is_put_on_record(tmp_path: Pa
     assert {each.payload["key_id"] for each in await entries(tmp_path, events.SUBJECT_ERASED)} == {kid}
 
 
+@pytest.mark.usefixtures("filled")
 async def test_a_cancelled_erasure_is_finished_by_the_next_start(tmp_path: Path) -> None:
     """From the note on, the key counts as destroyed: nobody reads or writes for them until it is on record."""
-    await fill(tmp_path)
     keyring = sealer(tmp_path).keyring
     begun = keyring.begin_erasure(ADA, "2026-11-22T00:00:00.000000+00:00")
     assert begun is not None
@@ -366,9 +365,9 @@ async def test_a_cancelled_erasure_is_finished_by_the_next_start(tmp_path: Path)
     assert [word for word in MARKS if word in str(records)] == []
 
 
+@pytest.mark.usefixtures("filled")
 async def test_a_start_that_cannot_finish_an_erasure_goes_on_without_the_subject(tmp_path: Path) -> None:
     """Another process has the ledger of a class that this one does not serve: others are served, and the subject is not."""
-    await fill(tmp_path)
     sealer(tmp_path).keyring.begin_erasure(ADA, "2026-11-22T00:00:00.000000+00:00")
     whole = config(tmp_path)
     admin_alone = whole.model_copy(update={"agents": {"ADMIN": whole.agents["ADMIN"]}})
@@ -390,9 +389,9 @@ async def test_a_start_that_cannot_finish_an_erasure_goes_on_without_the_subject
         await runtime.supervisor().handle_turn("hello", subject_id=ADA)
 
 
+@pytest.mark.usefixtures("filled")
 async def test_an_erasure_that_its_caller_cancels_keeps_the_subject_out_until_it_is_done(tmp_path: Path) -> None:
     """Wherever it is cut off: either nothing has begun, or the next call finishes it."""
-    await fill(tmp_path)
     async with running(tmp_path) as runtime:
         supervisor = runtime.supervisor()
         is_done = False
