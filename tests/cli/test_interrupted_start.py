@@ -42,15 +42,28 @@ def interrupted(
 
 @pytest.mark.parametrize(
     "module",
-    ["kitchener.cli.app", "cyclopts", "kitchener.errors", "kitchener.cli.run.message_files", "pydantic", "kitchener.runtime"],
+    [
+        *("kitchener.cli.app", "cyclopts", "kitchener.cli.run.message_files"),
+        *(pytest.param(each, marks=pytest.mark.soak) for each in ("kitchener.errors", "pydantic", "kitchener.runtime")),
+    ],
 )
 def test_an_interrupt_while_modules_are_imported_ends_the_command(tmp_path: Path, module: str) -> None:
+    """Before its own command line, in what that needs, and in what only this command needs; `make soak` has more places."""
     write_messages(tmp_path / "in.jsonl", ("a", "hello"))
     assert interrupted(started(tmp_path, "import", module, "run", "in.jsonl")) == (130, "", "kitchener: interrupted\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("module", ["kitchener.cli.app", "pydantic", "uvicorn"])
+@pytest.mark.parametrize(
+    ("module", "number"),
+    [
+        ("kitchener.cli.app", signal.SIGTERM),
+        ("pydantic", signal.SIGHUP),
+        ("uvicorn", signal.SIGTERM),
+        pytest.param("kitchener.cli.app", signal.SIGHUP, marks=pytest.mark.soak),
+        pytest.param("pydantic", signal.SIGTERM, marks=pytest.mark.soak),
+        pytest.param("uvicorn", signal.SIGHUP, marks=pytest.mark.soak),
+    ],
+)
 def test_a_server_that_still_starts_ends_by_any_signal_as_later(tmp_path: Path, module: str, number: signal.Signals) -> None:
     """Regression: it ended with 143 or 129, and with 130 only once it had opened its ledgers."""
     process = started(tmp_path, "import", module, "serve", "--port", "0")

@@ -22,13 +22,14 @@ def commands() -> Iterator[tuple[str, Callable[..., Any]]]:
             yield name, function
 
 
-def examples() -> Iterator[list[str]]:
-    """The command lines in their help texts, with `--json`."""
+def examples() -> Iterator[Any]:
+    """The command lines in their help texts, with `--json`: `make test` runs the first of each command, `make soak` all."""
     for name, function in commands():
         found = examples_of(name, function)
         assert found, name
-        for words in found:
-            yield words if "--json" in words else [*words, "--json"]
+        for at, words in enumerate(found):
+            line = words if "--json" in words else [*words, "--json"]
+            yield pytest.param(line, id=" ".join(line), marks=[pytest.mark.soak] if at else [])
 
 
 EXAMPLES = list(examples())
@@ -51,7 +52,7 @@ def test_a_wrong_command_line_is_an_error_object(cli: Cli, name: str) -> None:
     assert error_in(outcome)["kind"] == "usage"
 
 
-@pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
+@pytest.mark.parametrize("words", EXAMPLES)
 def test_settings_that_cannot_be_read_are_an_error_object(cli: Cli, words: list[str]) -> None:
     Path("kitchener.toml").write_text("[router", encoding="utf-8")
     Path("other.toml").write_text("[router", encoding="utf-8")
@@ -66,7 +67,7 @@ def test_settings_that_cannot_be_read_are_an_error_object(cli: Cli, words: list[
         assert error_in(outcome)["kind"]
 
 
-@pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
+@pytest.mark.parametrize("words", EXAMPLES)
 def test_a_new_root_gives_an_answer_or_an_error_object(cli: Cli, words: list[str]) -> None:
     outcome = cli(*words)
     told = outcome.json

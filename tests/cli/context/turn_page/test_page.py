@@ -18,6 +18,7 @@ from tests.cli.shared.commands import environment, finish, start
 from tests.replay.golden_roots import FOLDER, unpacked
 
 SESSION = "SES-0000000a"
+ARCHIVES = sorted(FOLDER.glob("*.tar.xz"))
 
 
 def page_of(cli: Cli, turn_id: str, *more: str) -> Page:
@@ -197,8 +198,12 @@ class TestOtherTurns:
         assert cli("chat", "--subject", "bo", stdin=b"the password is swordfish\n").code == 0
         assert "swordfish" not in page_of(cli, turn(session, 5)).source
 
-    @pytest.mark.parametrize("archive", sorted(FOLDER.glob("*.tar.xz")), ids=lambda path: path.name)
+    @pytest.mark.parametrize(
+        "archive",
+        [pytest.param(each, id=each.name, marks=[pytest.mark.soak] * (at % 2)) for at, each in enumerate(ARCHIVES)],
+    )
     def test_the_turns_of_earlier_versions_have_pages(self, cli: Cli, tmp_path: Path, archive: Path) -> None:
+        """`make test` makes pages of every other version's root, each of another session, and `make soak` of all roots."""
         root = unpacked(archive, tmp_path / "root")
         where = (
             ("--root", str(root), "--config", str(root / "kitchener.toml"))
@@ -207,7 +212,8 @@ class TestOtherTurns:
         )
         sessions = cli("session", "list", "--json", *where).json
         assert sessions
-        for each in sessions[::6]:  # a page takes a second, and the roots of all versions hold the same kinds of session
+        at = ARCHIVES.index(archive)  # the roots of all versions hold the same kinds of session
+        for each in sessions[at % len(sessions) :: 10]:
             last = turn(each["session_id"], each["turns"])
             page = page_of(cli, last, *where)
             assert last in page.text
