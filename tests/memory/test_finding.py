@@ -18,7 +18,7 @@ from tests.memory.shared.kit import ADA, BO, SetClock, at, learned, open_memory,
 from tests.memory.shared.oracle import Files, compare
 from tests.shared.logs import captured_logs
 
-SUBJECTS = [f"ADMIN/s{n}" for n in range(8)]
+SUBJECTS = [f"ADMIN/s{n}" for n in range(5)]
 SIGNALS = ["tool:read_file", "intent:question"]
 
 
@@ -164,7 +164,7 @@ async def test_many_subjects_in_little_memory_come_back_as_they_were(tmp_path: P
     """The events of the one used last are in memory; those of one used long ago have to be read again."""
     disk = CountedReads()
     async with open_memory(tmp_path, resident_events=1_000, disk=disk) as memory:
-        names = [f"ADMIN/many{n}" for n in range(40)]
+        names = [f"ADMIN/many{n}" for n in range(30)]
         for n, namespace in enumerate(names * 3):
             await recur(memory, count=10 + n % 7, sessions=3, namespace=namespace)
         for namespace in names[::7]:
@@ -172,7 +172,7 @@ async def test_many_subjects_in_little_memory_come_back_as_they_were(tmp_path: P
             await memory.log_overlay(learned(list(found.event_ids)), namespace=namespace)
         await memory.commit()
         read = []
-        for namespace in (names[36], names[1]):
+        for namespace in (names[27], names[1]):
             disk.bytes_read = 0
             await memory.read_signals(namespace=namespace)
             read.append(disk.bytes_read > 0)
