@@ -3,12 +3,10 @@
 import shutil
 from pathlib import Path
 
-import anyio
 import pytest
 
-from kitchener.runtime import open_runtime
 from tests.cli.conftest import Cli
-from tests.cli.context.contexts import TALK, configure
+from tests.cli.context.contexts import TALK, configure, say
 
 
 @pytest.fixture(scope="session")
@@ -16,15 +14,7 @@ def talked_root(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A directory in which `TALK` was said, and the session; not to be changed."""
     directory = tmp_path_factory.mktemp("talk")
     configure(directory, context_budget="200", prompt_layout='"block"')
-
-    async def say() -> str:
-        async with open_runtime(directory / "kitchener.toml", root=directory / ".kitchener") as runtime:
-            session = await runtime.supervisor().start_session(subject_id="ada")
-            for message in TALK:
-                await runtime.supervisor().handle_turn(message, session_id=session)
-            return session
-
-    return directory, anyio.run(say)
+    return directory, say(directory, *TALK)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import anyio
 
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.records.index_keys import index_keys
+from kitchener.runtime import open_runtime
 from tests.cli.conftest import Cli
 
 HO2M: Final = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")
@@ -34,6 +35,19 @@ def talk(cli: Cli, *messages: str) -> str:
     """The id of a session with these messages."""
     assert cli("chat", "--subject", "ada", stdin="\n".join(messages).encode()).code == 0
     return str(cli("session", "list", "--json").json[-1]["session_id"])
+
+
+def say(directory: Path, *messages: str) -> str:
+    """The id of a session with these messages in a directory that has settings, by a runtime: for roots that tests copy."""
+
+    async def record() -> str:
+        async with open_runtime(directory / "kitchener.toml", root=directory / ".kitchener") as runtime:
+            session = await runtime.supervisor().start_session(subject_id="ada")
+            for message in messages:
+                await runtime.supervisor().handle_turn(message, session_id=session)
+            return session
+
+    return anyio.run(record)
 
 
 def turn(session_id: str, number: int) -> str:

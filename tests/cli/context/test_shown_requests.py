@@ -2,23 +2,32 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.context.contexts import configure, talk, turn
+from tests.cli.context.contexts import TALK, configure, say, talk, turn
 from tests.cli.shared.commands import read_lines
 from tests.replay.golden_roots import VERSION_1, unpacked
 
 WORDS = "You are a helpful assistant."
 
 
+@pytest.fixture(scope="module")
+def talked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A directory with a session of two turns; not to be changed."""
+    directory = tmp_path_factory.mktemp("talk")
+    configure(directory, instructions=json.dumps(WORDS))
+    return directory, say(directory, *TALK[:2])
+
+
 @pytest.fixture
-def session(cli: Cli) -> str:
-    """A session of two turns."""
-    configure(instructions=json.dumps(WORDS))
-    return talk(cli, "which python packages are installed on the system?", "and which version is anyio?")
+def session(cli: Cli, talked: tuple[Path, str], tmp_path: Path) -> str:
+    """That session, in a directory of the test's own."""
+    shutil.copytree(talked[0], tmp_path, symlinks=True, dirs_exist_ok=True)
+    return talked[1]
 
 
 def test_the_instructions_are_in_the_root_as_the_readme_promises(session: str) -> None:

@@ -1,19 +1,29 @@
 """`kitchener intent` and `kitchener session repair` (docs/commands.md)."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.context.contexts import HO2M, TALK, append, configure, declared, intents, superseded, talk
+from tests.cli.context.contexts import HO2M, TALK, append, configure, declared, intents, say, superseded, talk
 from tests.cli.shared.commands import read_lines
 
 
+@pytest.fixture(scope="module")
+def talked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A directory in which a session has four turns under two intents; not to be changed."""
+    directory = tmp_path_factory.mktemp("talk")
+    configure(directory)
+    return directory, say(directory, *TALK[:4])
+
+
 @pytest.fixture
-def session(cli: Cli) -> str:
-    """A session of four turns under two intents."""
-    configure()
-    return talk(cli, *TALK[:4])
+def session(cli: Cli, talked: tuple[Path, str], tmp_path: Path) -> str:
+    """That session, in a directory of the test's own."""
+    shutil.copytree(talked[0], tmp_path, symlinks=True, dirs_exist_ok=True)
+    return talked[1]
 
 
 def statuses(cli: Cli, session_id: str) -> list[str]:
