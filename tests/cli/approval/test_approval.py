@@ -1,17 +1,19 @@
 """`kitchener approval` and what `run` and `chat` say of calls that wait (docs/approval.md)."""
 
+import shutil
 from pathlib import Path
 
 import anyio
 import pytest
 
+from kitchener.cli.app import invoke
 from kitchener.cli.terminal.account import account_name
 from kitchener.clock import SystemClock
 from kitchener.runtime import open_runtime
 from kitchener.runtime.loading import load_config
 from kitchener.testing import FakeClock
 from tests.cli.chat.terminal import Terminal
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, as_own_process
 from tests.cli.shared.commands import read_lines, write_messages
 
 DESK = '''
@@ -47,17 +49,26 @@ tools = ["desk_of_cli:write_note"]
 """
 
 
-@pytest.fixture
-def desk(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A request that waits; the offline model asks for the tool that a message names. Returns its id."""
-    (tmp_path / "desk_of_cli.py").write_text(DESK)
-    (tmp_path / "kitchener.toml").write_text(SETTINGS)
-    monkeypatch.syspath_prepend(tmp_path)
-    outcome = cli("run", write_messages(tmp_path / "in", ("a", 'write a note "milk"')), "--output", "out")
-    (result,) = read_lines(tmp_path / "out")
-    assert outcome.code == 0
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A directory with a request that waits; the offline model asks for the tool that a message names. Not to be changed."""
+    directory = tmp_path_factory.mktemp("desk")
+    (directory / "desk_of_cli.py").write_text(DESK)
+    (directory / "kitchener.toml").write_text(SETTINGS)
+    with as_own_process(directory), pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(directory)
+        assert invoke(["run", str(write_messages(directory / "in", ("a", 'write a note "milk"'))), "--output", "out"]) == 0
+    (result,) = read_lines(directory / "out")
     (approval_id,) = result["pending_approval"]
-    return str(approval_id)
+    return directory, str(approval_id)
+
+
+@pytest.fixture
+def desk(cli: Cli, asked: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of that request, in a directory of the test's own."""
+    shutil.copytree(asked[0], tmp_path, symlinks=True, dirs_exist_ok=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    return asked[1]
 
 
 def notes(tmp_path: Path) -> list[str]:
