@@ -61,9 +61,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The cases of a table of three or more take turns at the event loops; `make soak` runs them on the other one too.
+    """The cases of a table of two or more take turns at the event loops; `make soak` runs them on the other one too.
 
-    So each loop has a case or more of every table. Who names a test gets all of its cases.
+    So each loop has a case or more of every table. Cases that only `make soak` runs do not count. Who names a test gets all of
+    its cases.
     """
     if any("::" in each for each in config.args):
         return
@@ -71,11 +72,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         spec = getattr(item, "callspec", None)
         loop = spec.params.get("anyio_backend") if spec is not None else None
-        if spec is not None and isinstance(loop, str):
+        if spec is not None and isinstance(loop, str) and item.get_closest_marker("soak") is None:
             case = "-".join(sorted({*spec.id.split("-")} - {loop}))  # the loop stands before or after the rest
             tables[item.nodeid.partition("[")[0]].setdefault(case, {})[loop] = item
     for cases in tables.values():
-        if len(cases) >= 3:
+        if len(cases) >= 2:
             for loop, found in zip(cycle(("asyncio", "trio")), cases.values(), strict=False):
                 if len(found) == 2:
                     found[loop].add_marker("soak")
@@ -97,7 +98,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what run
 # Not function-scoped: Hypothesis refuses such fixtures, as one call of the fixture would serve many examples.
 @pytest.fixture(params=["asyncio", "trio"], scope="module")
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Each async test runs twice, once on each backend; of long tables see `pytest_collection_modifyitems`."""
+    """Each async test runs twice, once on each backend; of tables see `pytest_collection_modifyitems`."""
     backend: str = request.param
     return backend
 
