@@ -260,14 +260,6 @@ def plain_id(what: str, value: object, prefix: str = "") -> str:
     raise CallerError(f"{what} = {value!r:.80}: expected {expected} {_MAX_ID_CHARS} printable characters; nothing was written")
 
 
-def known_id(what: str, value: object) -> str:
-    """`plain_id` with a cache, for ids that repeat: all signals of a turn name the same session and turn."""
-    return _kept_id(what, value) if type(value) is str else plain_id(what, value)
-
-
-_kept_id = lru_cache(1_024)(plain_id)
-
-
 def events_of_turn(session_id: str, turn_id: str, stored_ids: Iterable[str]) -> dict[str, str]:
     """Event ids with their signals, in the order of the event ids, which is the order in which a ledger returns them.
 
