@@ -31,6 +31,7 @@ from kitchener.records.work_order import Cost
 from kitchener.testing import FakeClock
 from tests.acceptance.memory.memory_kit import ADA, LESSON, MANUAL, QUESTIONS, say, student
 from tests.acceptance.stack import QUICK, places, scripted_config
+from tests.shared.sampled_tables import TRIO_FIRST
 
 SETTINGS = """
 plane_root = "plane"
@@ -173,6 +174,7 @@ async def test_a_runtime_needs_no_settings_file(tmp_path: Path) -> None:
         assert (await runtime.supervisor().handle_turn("hello")).response
 
 
+@TRIO_FIRST
 async def test_intents_are_changed_by_the_shortest_calls(tmp_path: Path) -> None:
     """All through the session's queue, like turns."""
     config = scripted_config(tmp_path, context_mode="enforce", intent_mode="classified")

@@ -23,6 +23,7 @@ from kitchener.testing import FakeClock, ScriptedProvider, prompt_request
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
 from tests.gateway.shared.gateway_kit import Told, gateway_of
 from tests.shared.payloads import payload_of
+from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 PRICE: Final = ModelPrice(input_per_million=1.0, output_per_million=10.0)
 DAY_S: Final = 86_400
@@ -90,6 +91,7 @@ async def test_a_refused_call_is_on_record_without_an_attempt(tmp_path: Path) ->
     assert payload_of(failed)["error"]["provider_reason"] == "spending_limit"
 
 
+@TRIO_FIRST
 async def test_the_sums_hold_over_restarts_and_begin_anew_the_next_day(tmp_path: Path) -> None:
     clock, config, provider = FakeClock(), priced(tmp_path, {"subject_day": 0.03}), model()
     outcomes = []
@@ -190,6 +192,7 @@ async def test_a_limit_that_is_reached_between_rounds_of_tools_is_told_and_what_
     assert report.is_identical, report.text()
 
 
+@ASYNCIO_FIRST
 async def test_calls_of_built_in_models_count_nothing_also_after_a_restart(tmp_path: Path) -> None:
     """They are answered beyond every limit, and what they used is not held against other calls."""
     free = priced(tmp_path, {"subject_day_tokens": 10}, provider="offline", model=None)

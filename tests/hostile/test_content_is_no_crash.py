@@ -28,6 +28,7 @@ from tests.gateway.shared.fake_server import Answer, completion, error, fake_ser
 from tests.gateway.shared.fake_server import events as stream_of
 from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystander
 from tests.shared.payloads import payload_of
+from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST, sampled
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime, so that a few attacks tell as much as many."""
@@ -86,8 +87,7 @@ async def test_deep_answers_stop_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # texts are read without waiting
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("levels", [63, 65, 255, 300, 900, 1_020, 5_000, 100_000])
+@pytest.mark.parametrize(("levels", "streams"), sampled((63, 65, 255, 300, 900, 1_020, 5_000, 100_000), (False, True)))
 async def test_an_answer_of_any_depth_is_an_output_that_breaks_its_schema(
     tmp_path: Path, levels: int, *, streams: bool
 ) -> None:
@@ -184,8 +184,7 @@ def look(where: str) -> str:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # texts are read without waiting
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize(("what", "streams"), sampled(ODD, (False, True)))
 async def test_an_answer_that_is_none_is_malformed(tmp_path: Path, what: str, *, streams: bool) -> None:
     providers: Any = {"odd": Odd(ODD[what], streams=streams)}
     async with open_runtime(settings_of(tmp_path), providers=providers, tools=[look]) as runtime, bystander(runtime):
@@ -225,16 +224,14 @@ BUGS: Mapping[str, BaseException] = {
 }
 
 
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(("bug", "streams"), sampled(BUGS, (False, True)))
 async def test_whatever_a_provider_raises_is_its_own_failure(tmp_path: Path, bug: str, *, streams: bool) -> None:
     providers: Any = {"odd": Odd(BUGS[bug], streams=streams)}
     async with open_runtime(settings_of(tmp_path), providers=providers) as runtime, bystander(runtime):
         await fail_often(runtime, "PROVIDER", streams=streams)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(("bug", "is_async"), sampled(BUGS, (False, True)))
 async def test_whatever_a_tool_raises_is_told_to_the_model(tmp_path: Path, bug: str, *, is_async: bool) -> None:
     def broken() -> str:
         """Is broken."""
@@ -257,6 +254,7 @@ async def test_whatever_a_tool_raises_is_told_to_the_model(tmp_path: Path, bug: 
     assert type(BUGS[bug]).__name__ in payload_of(first)["error"]
 
 
+@TRIO_FIRST
 async def test_a_message_of_another_class_is_the_text_it_extends(tmp_path: Path) -> None:
     """`markupsafe.Markup` and its like come out of web frameworks."""
 
@@ -357,6 +355,7 @@ async def test_answers_that_one_subject_spoils_shut_no_provider_for_others(tmp_p
         assert (await runtime.supervisor().handle_turn("hello", subject_id=BYSTANDER)).response == "echo: hello"
 
 
+@ASYNCIO_FIRST
 async def test_a_reply_without_executor_that_is_no_text_is_an_apology(tmp_path: Path) -> None:
     for said in (None, 7, "half \ud800", "long " * 300_000):
 

@@ -25,6 +25,7 @@ from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion
 from tests.gateway.shared.gateway_kit import ask
 from tests.hostile.kit import bystander
 from tests.shared.payloads import payload_of
+from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
@@ -185,6 +186,7 @@ async def _read_all_of(stream: AsyncGenerator[Any, None]) -> None:
             pass
 
 
+@ASYNCIO_FIRST
 async def test_a_key_that_an_answer_repeats_reaches_no_ledger_and_no_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

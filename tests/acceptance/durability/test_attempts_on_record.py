@@ -26,6 +26,7 @@ from tests.acceptance.conftest import OpenStack
 from tests.acceptance.stack import Hold, ScriptedExecutor, Stack, echo, fitting, outcome, read_all, scripted_config
 from tests.actors.time_control import in_stopped_time, pass_time_after
 from tests.cli.shared.commands import finish, start_program
+from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 ROUTER = RouterConfig(
     default_provider="main",
@@ -47,6 +48,7 @@ async def calls_of(runtime: Runtime, session_id: str) -> list[RecordedCall]:
     return [each async for each in read_calls(ledgers.ho1m, ledgers.ho2m, session_id)]
 
 
+@ASYNCIO_FIRST
 async def test_an_answer_tells_its_attempt_and_the_failures_before_it_stand_alone(tmp_path: Path) -> None:
     """A retry and a fallback of one subject's reply; what-if and replay see all attempts. The other subject's call is plain."""
 

@@ -40,6 +40,7 @@ from tests.acceptance.memory.memory_kit import (
     student,
 )
 from tests.acceptance.stack import QUESTION, QUICK, places, read_all, scripted_config
+from tests.shared.sampled_tables import TRIO_FIRST
 
 DONE = ["WO_PLANNED", "WO_DISPATCHED", "WO_COMPLETED"]
 
@@ -146,6 +147,7 @@ async def together(calls: int, call: Any) -> None:
                 tasks.start_soon(call, n)
 
 
+@TRIO_FIRST
 async def test_twenty_sessions_crossing_at_once_give_one_consolidation(tmp_path: Path, scripted: OpenRuntime) -> None:
     """All of them see the gate open; the model is asked once, one overlay is written, one work order stands in the record."""
     pause, results = Pause(), list[TurnResult]()

@@ -37,6 +37,7 @@ from tests.acceptance.memory.memory_kit import (
 )
 from tests.acceptance.stack import QUESTION, QUICK, Said, ScriptedExecutor, fitting
 from tests.shared.logs import captured_logs
+from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 REFUSED = ProviderError("scripted", "refused", "no")
 FAILED = ["WO_PLANNED", "WO_DISPATCHED"]
@@ -188,6 +189,7 @@ async def test_a_budget_that_does_not_suffice_is_seen_before_the_model_is_asked(
     assert [each["reason"] for each in logs if each["event"] == "consolidation abandoned"] == ["BUDGET"]
 
 
+@ASYNCIO_FIRST
 async def test_a_failing_consolidation_changes_no_reply(scripted: OpenRuntime, tmp_path: Path) -> None:
     """Turn by turn the replies, chains and costs are those of a runtime whose consolidations succeed."""
     said: dict[str, list[TurnResult]] = {}
@@ -215,6 +217,7 @@ async def test_no_reply_waits_for_a_hanging_consolidation(scripted: OpenRuntime)
             await runtime.drain()
 
 
+@TRIO_FIRST
 async def test_by_itself_it_waits_before_it_tries_again(tmp_path: Path, scripted: OpenRuntime) -> None:
     """After a failure the next turns try nothing; who asks for it is not made to wait; success ends the waiting."""
     answers: list[Any] = [REFUSED, REFUSED, LESSON]

@@ -36,6 +36,7 @@ from tests.acceptance.memory.memory_kit import (
 )
 from tests.acceptance.stack import QUESTION, QUICK, ScriptedExecutor, fitting, read_all, synthesizes
 from tests.shared.payloads import payload_of
+from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 LEGIBLE = QUICK.model_copy(update={"seal": False})
 """For what a test reads in the files themselves: content and the labels of signals stand there as they were said."""
@@ -358,6 +359,7 @@ async def test_the_gate_sees_the_signals_of_its_own_turn(scripted: OpenRuntime) 
     assert {"SIGNALS", "OVERLAYS", "HO2M:ADMIN"} <= payload_of(started)["read_positions"].keys()
 
 
+@ASYNCIO_FIRST
 async def test_a_recorded_turn_reads_the_same_memory_after_many_more(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Its two moments and positions give the same lines and the same verdicts, whatever was learned and logged since."""
     clock, moments = FakeClock(), list[tuple[Any, Any, list[Any], list[Any]]]()

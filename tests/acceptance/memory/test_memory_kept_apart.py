@@ -43,6 +43,7 @@ from tests.acceptance.memory.memory_kit import (
     student,
 )
 from tests.acceptance.stack import QUESTION, QUICK, ScriptedExecutor, places, read_all
+from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 
 @contextmanager
@@ -140,6 +141,7 @@ async def test_where_memory_is_on_the_same_measurement_sees_it(scripted: OpenRun
     assert of_memory(seen_without) == []
 
 
+@TRIO_FIRST
 async def test_recalling_a_line_a_hundred_times_does_not_support_it(tmp_path: Path, scripted: OpenRuntime) -> None:
     """The echo test: a line is shown in a hundred replies that repeat it, and the count of its signal stays what it was."""
     line = LESSON["context_line"]
@@ -165,6 +167,7 @@ async def test_recalling_a_line_a_hundred_times_does_not_support_it(tmp_path: Pa
     assert Counter(signal_ids(tmp_path))["intent:statement"] == 100
 
 
+@ASYNCIO_FIRST
 async def test_subjects_and_agent_classes_never_see_each_others_lines(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Four namespaces in one pair of ledgers, among them names that try to look like one another."""
     places_of = [("ADMIN", "ada"), ("ADMIN", "RESIDENT:b/ada"), ("RESIDENT:b", "ada"), ("RESIDENT:b", "ADMIN/ada")]
@@ -364,6 +367,7 @@ async def test_the_number_of_a_turn_that_only_its_signals_know_is_not_given_agai
     check_all(tmp_path)
 
 
+@TRIO_FIRST
 async def test_a_signal_of_the_programs_own_does_not_hide_the_turn_before_it(tmp_path: Path, scripted: OpenRuntime) -> None:
     """The newest signal of the session names no turn: the number of the lost turn is still known."""
     async with scripted(student(), ho3_enabled=True) as runtime:

@@ -28,6 +28,7 @@ from tests.acceptance.memory.memory_kit import (
     signal_ids,
     student,
 )
+from tests.shared.sampled_tables import TRIO_FIRST
 
 ENABLED = """
 plane_root = "plane"
@@ -181,6 +182,7 @@ async def test_reply_resolves_before_consolidation(tmp_path: Path) -> None:
     assert len(overlays(tmp_path / "plane")) == 1
 
 
+@TRIO_FIRST
 async def test_thresholds_of_the_memory_hold_where_a_class_sets_none(tmp_path: Path) -> None:
     """`[memory]` is for all classes, `ho3_*` of a class for itself; they share the ledgers."""
     text = f"""{EASY}

@@ -23,6 +23,7 @@ from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all
 from tests.cli.shared.commands import finish, start_program
 from tests.shared.payloads import payload_of
+from tests.shared.sampled_tables import TRIO_FIRST
 
 Call = dict[str, Any]
 """The arguments of a `handle_turn`."""
@@ -140,6 +141,7 @@ async def test_a_key_of_one_subject_never_answers_for_another(runtime: Runtime) 
     assert len({result.session_id for result in results}) == len(calls)
 
 
+@TRIO_FIRST
 async def test_a_key_is_found_among_many_sessions_of_its_subject(tmp_path: Path) -> None:
     """Clients that number their messages use one key in each of a subject's sessions; none of them is forgotten."""
     async with open_scripted(tmp_path) as runtime:

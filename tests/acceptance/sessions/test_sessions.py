@@ -29,6 +29,7 @@ from tests.acceptance.stack import (
     scripted_config,
     types_of,
 )
+from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 UNKNOWN = "SES-00000000"
 
@@ -243,6 +244,7 @@ async def test_ending_a_session_twice_at_once_ends_it_once(stack: Stack) -> None
     assert (await stack.types()).count(events.SESSION_END) == 1
 
 
+@ASYNCIO_FIRST
 async def test_sessions_that_are_put_away_come_back_equal(scripted: OpenRuntime) -> None:
     """With room for one active session, two that alternate lose nothing: state, history, numbering."""
     async with scripted(limits={"max_active_sessions": 1}) as runtime:
@@ -356,6 +358,7 @@ async def lose_a_turn(root: Path) -> tuple[str, str]:
     return session_id, lost.turn_id
 
 
+@TRIO_FIRST
 async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_path: Path) -> None:
     """A power loss keeps HO1m's entries of a turn and loses HO2m's: the turn is closed as a crash, its numbers stay taken."""
     session_id, lost = await lose_a_turn(tmp_path)
@@ -370,6 +373,7 @@ async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_pa
     assert len({entry.entity_id for entry in executed}) == len(executed) == 6
 
 
+@ASYNCIO_FIRST
 async def test_a_session_whose_start_was_lost_goes_on_after_its_lost_turn(tmp_path: Path) -> None:
     """A power loss keeps HO1m's entries and loses all of HO2m's. A caller that names the session starts it again."""
     session_id = "SES-0123abcd"
@@ -397,6 +401,7 @@ async def test_a_session_whose_start_was_lost_goes_on_after_its_lost_turn(tmp_pa
     )
 
 
+@TRIO_FIRST
 async def test_numbers_that_a_crash_left_out_are_counted_however_often_the_session_comes_back(tmp_path: Path) -> None:
     """A lost turn is closed once, not at each activation, and the turns after it are not taken for lost."""
     session_id, lost = await lose_a_turn(tmp_path)

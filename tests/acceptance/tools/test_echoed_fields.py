@@ -15,6 +15,7 @@ from kitchener.replaying import read_prompts, replay_session
 from tests.acceptance.stack import QUICK
 from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion, error, fake_server
 from tests.gateway.shared.fake_server import events as text_events
+from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 SIGNATURE: Final = {"google": {"thought_signature": "c2lnbmVk"}}
 KEY: Final = "sk-some-secret-key"
@@ -93,6 +94,7 @@ async def test_what_came_with_tool_requests_goes_back_with_their_results(tmp_pat
     assert [each.is_verified for each in prompts.calls] == [True, True, True]
 
 
+@ASYNCIO_FIRST
 async def test_it_goes_back_after_a_person_has_approved_the_call_and_the_process_is_another(tmp_path: Path) -> None:
     async with fake_server() as server:
         server.respond = strict

@@ -15,6 +15,7 @@ from kitchener.replaying import read_prompts, replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
+from tests.shared.sampled_tables import TRIO_FIRST
 from tests.shared.shown_results import page_in, result_in
 
 LINES = "".join(f"line {number}: é\n" for number in range(2_000))
@@ -221,6 +222,7 @@ async def test_a_model_that_cannot_read_on_is_shown_the_beginning_and_told_so(sc
     assert shown.endswith("the limit is 6000]")
 
 
+@TRIO_FIRST
 async def test_a_second_attempt_is_shown_no_more_of_the_results_than_the_first(tmp_path: Path, scripted: OpenRuntime) -> None:
     """It can call no tool, and what it is shown has to fit the budget of results: else it would end in an apology."""
     second = list[Any]()

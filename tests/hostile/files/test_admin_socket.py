@@ -29,6 +29,7 @@ from tests.actors.time_control import settle
 from tests.hostile.kit import bystander
 from tests.runtime.admin.admin_kit import framed, listening, listening_config, raw, request, socket_of
 from tests.shared.logs import captured_logs
+from tests.shared.sampled_tables import TRIO_FIRST
 
 WRONG: list[tuple[Any, str]] = [
     (b"", "not JSON"),
@@ -50,6 +51,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
+@TRIO_FIRST
 async def test_a_request_that_is_wrong_is_told_so_and_does_nothing(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime):
         for message, expected in WRONG:

@@ -117,7 +117,7 @@ REACHED: Final = "reached"
 MIN_REACHED_CHARS: Final = 60
 """So long is a text at least for a function that counts as measured: terms are cut at 64 characters."""
 SAMPLE: Final = "sample"
-"""Before the groups: measures some of the cases where a scan has many."""
+"""Before the groups: measures some of the cases of each scan."""
 EXPRESSIONS: Final = "expressions"
 """The group of all that is compiled, which needs no registration."""
 MAX_RATIO: Final = 30.0
@@ -129,8 +129,6 @@ SHORTER: Final = 4
 SUSPECT_RATIO: Final = 12.0
 """What takes `MAX_RATIO` times the time, a part of it linear and a part quadratic, takes 15.8 times on texts `SHORTER`. The
 rest is for what disturbs a measurement."""
-MANY_CASES: Final = 200
-"""A scan of more cases than this meets each unit in one of its frames, which take turns, unless all are asked for."""
 MAX_CPU_S: Final = 120
 """Processor time after which the process is ended; it takes a tenth of that."""
 
@@ -634,11 +632,11 @@ Case: TypeAlias = tuple[tuple[str, str], str]
 
 
 def cases_of(scan: Scan, *, is_sample: bool) -> list[Case]:
-    """Frames and units that are measured together: each with each, or of a sample each frame with some of the units."""
+    """Frames and units that are measured together: each with each, or of a sample each in turn with the next of the others."""
     frames, units = scan.frames, scan.units
-    if not is_sample or len(frames) * len(units) <= MANY_CASES:
+    if not is_sample:
         return [*product(frames, units)]
-    return [(frames[at % len(frames)], unit) for at, unit in enumerate(units)]
+    return [(frames[at % len(frames)], units[at % len(units)]) for at in range(max(len(frames), len(units)))]
 
 
 def offenders(scan: Scan, *, is_sample: bool) -> Iterator[tuple[str, float]]:
@@ -664,7 +662,8 @@ def _is_suspect(scan: Scan, case: Case, fixed: float) -> bool:
     long, short = _texts(case, scan.chars // SHORTER)
     if (most := _cost(scan.call, long)) < UNMEASURABLE_S / SHORTER**2:
         return False
-    return most - fixed > SUSPECT_RATIO * (_least_cost(scan.call, short) - fixed)
+    suspect_from = fixed + SUSPECT_RATIO * (_least_cost(scan.call, short) - fixed)
+    return most > suspect_from and _least_cost(scan.call, long) > suspect_from  # one call alone may have been disturbed
 
 
 def _ratio(scan: Scan, case: Case) -> float:

@@ -28,6 +28,7 @@ from tests.gateway.shared.fake_server import Answer, completion, error, events, 
 from tests.gateway.shared.gateway_kit import ask
 from tests.gateway.shared.secured_server import secured
 from tests.shared.logs import captured_logs
+from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 TOOL = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
@@ -572,6 +573,7 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypat
     assert "cret" not in f"{caught.value!r}{caught.value}"
 
 
+@ASYNCIO_FIRST
 async def test_a_private_certificate_is_trusted_only_with_its_ca_file(tmp_path: Path) -> None:
     async with secured(tmp_path) as (_, url, ca):
         async with opened(url) as provider:
