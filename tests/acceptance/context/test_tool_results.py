@@ -19,6 +19,7 @@ from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SHADOW, SID, Talk, talk
 from tests.acceptance.stack import QUICK, open_scripted, read_all, scripted_config
 from tests.shared.payloads import payload_of
+from tests.shared.sampled_tables import sampled
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +125,9 @@ async def test_no_other_subject_or_session_is_shown_it(tmp_path: Path, mode: Map
             assert "4711" not in str(ada.provider.requests[-1].messages)
 
 
-@pytest.mark.parametrize("said", ["tell door_code", "use broken", "use nothing", "tell list_sizes"])
-@ALL_MODES
+@pytest.mark.parametrize(
+    ("said", "mode"), sampled(("tell door_code", "use broken", "use nothing", "tell list_sizes"), ({}, SHADOW, ENFORCE))
+)
 async def test_what_was_repeated_failed_or_is_empty_is_not_recalled(tmp_path: Path, mode: Mapping[str, Any], said: str) -> None:
     """An error is no fact about the world; a reply that says it all is shown itself."""
     async with talking(tmp_path, **mode) as ada:
