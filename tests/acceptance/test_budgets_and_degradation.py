@@ -251,6 +251,7 @@ async def test_text_without_a_canonical_form_is_refused_and_harms_nothing(runtim
     assert digest(payload_of(completed[-1])["user_message"].encode()) == digest("whole \U0001f600 \x00 \u2028".encode())
 
 
+@ASYNCIO_FIRST
 async def test_a_failed_work_orders_reason_decides_what_the_user_reads(by_hand: OpenStack) -> None:
     """A model that cannot be reached, or takes too long, is told apart in the reply; no internals are shown."""
     replies = set()

@@ -131,6 +131,7 @@ async def test_intents_and_signals_follow_from_the_classification(
     assert set(signal_ids(tmp_path)) == {*signals, "outcome:success"}
 
 
+@ASYNCIO_FIRST
 async def test_without_classification_a_turn_has_no_such_work_order_and_the_reply_is_offered_tools(tmp_path: Path) -> None:
     talk = Talk(tmp_path, classify="off")
     await talk.say("List the installed packages")

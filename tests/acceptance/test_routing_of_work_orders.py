@@ -81,6 +81,7 @@ async def test_a_class_names_provider_and_model_of_a_type(tmp_path: Path) -> Non
     ]
 
 
+@TRIO_FIRST
 async def test_the_tags_of_a_work_order_are_on_record(tmp_path: Path) -> None:
     """`WO_PLANNED` has the class's tags and that of the type, so that a route can be explained from the ledger."""
     config = settings_of(tmp_path, domain_tags=("night", "synthesis"))

@@ -77,6 +77,7 @@ async def fail_often(runtime: Runtime, kind: str, *, times: int = 3, streams: bo
     return result
 
 
+@ASYNCIO_FIRST
 async def test_deep_answers_stop_nobody(tmp_path: Path) -> None:
     provider = ScriptedProvider(on_reply(deep(300)))
     async with open_scripted(tmp_path, provider, limits=FEW, max_retries=0, **OBJECT) as runtime, bystander(runtime):

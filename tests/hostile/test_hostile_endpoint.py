@@ -25,7 +25,7 @@ from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion
 from tests.gateway.shared.gateway_kit import ask
 from tests.hostile.kit import bystander
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST
+from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
@@ -74,7 +74,7 @@ ATTACKS: dict[str, Answer] = {
     "an endless body": Answer(b'{"x":"', flood=b"0" * 65_536),
     "an endless event": Answer(b'data: {"x":"', flood=b"0" * 65_536, content_type="text/event-stream"),
     "endless events": Answer(b"", flood=b'data: {"choices":[]}\n\n' * 1_000, content_type="text/event-stream"),
-    "endless comments": Answer(b"", flood=b": nothing\n\n" * 1_000, content_type="text/event-stream"),
+    "endless comments": Answer(b"", flood=(b": nothing" + b" at all" * 12 + b"\n\n") * 100, content_type="text/event-stream"),
     "an endless error": Answer(b'{"error":"', status=500, flood=b"0" * 65_536),
     "a body 100,000 deep": Answer(deep(100_000)),
     "a body 300 deep": Answer(deep(300)),
@@ -222,6 +222,7 @@ async def test_a_key_that_an_answer_repeats_reaches_no_ledger_and_no_reader(
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
 
 
+@TRIO_FIRST
 async def test_what_an_answer_calls_its_model_is_content(tmp_path: Path) -> None:
     """It stands bounded beside the text, which is sealed where content is sealed; the plain field names what was asked for."""
     name = "m-hiv-positive\x1b[2J" + "x" * 5_000

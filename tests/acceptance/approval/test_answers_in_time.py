@@ -99,6 +99,7 @@ async def test_requests_of_a_turn_that_was_cut_off_are_void(tmp_path: Path) -> N
     assert desk.done == ["delete a"]
 
 
+@ASYNCIO_FIRST
 async def test_an_answer_for_an_ended_or_erased_session_is_refused(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model(ONE)) as runtime:
@@ -114,6 +115,7 @@ async def test_an_answer_for_an_ended_or_erased_session_is_refused(tmp_path: Pat
     assert desk.done == []
 
 
+@TRIO_FIRST
 async def test_two_answers_at_once_make_the_call_once(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model(ONE)) as runtime:

@@ -178,6 +178,7 @@ async def test_a_question_of_a_tool_is_answered_and_its_call_made_again(tmp_path
     assert await replayed(root, desk, waiting.session_id) == 2
 
 
+@ASYNCIO_FIRST
 async def test_no_message_can_have_the_key_of_a_turn_that_goes_on(tmp_path: Path) -> None:
     """Otherwise a message could stand in the place of an approved call, or be answered with its result."""
     root, desk = tmp_path / "root", Desk()
@@ -191,6 +192,7 @@ async def test_no_message_can_have_the_key_of_a_turn_that_goes_on(tmp_path: Path
     assert desk.done == ["delete a"]
 
 
+@TRIO_FIRST
 async def test_an_unknown_request_is_refused(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([("delete", {"path": "a"})])) as runtime:

@@ -136,6 +136,7 @@ async def test_an_answer_that_is_costly_to_check_is_refused_and_the_question_wai
     assert "paid" in result.response
 
 
+@ASYNCIO_FIRST
 async def test_what_a_stranger_asks_says_whose_words_it_is(tmp_path: Path, scripted: OpenRuntime) -> None:
     """The reply with the question is part of later prompts, as words of the assistant."""
 

@@ -175,6 +175,7 @@ async def test_a_wrong_call_is_told_to_the_model_and_not_to_the_client(tmp_path:
     assert await replayed(root, desk, waiting.session_id, **TRUSTED) == 2
 
 
+@TRIO_FIRST
 async def test_nobody_approves_a_call_of_a_client_and_no_client_answers_for_a_person(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([PARIS, ("delete", {"path": "a"})]), **TRUSTED) as runtime:
@@ -248,6 +249,7 @@ async def test_after_untrusted_text_a_client_is_not_asked_where_effects_are_refu
     assert await replayed(root, desk, result.session_id, **settings) == 1
 
 
+@ASYNCIO_FIRST
 async def test_a_stream_tells_of_calls_and_keeps_the_text_beside_them(tmp_path: Path) -> None:
     root, desk, later = tmp_path / "root", Desk(), list[TurnUpdate]()
 
@@ -322,6 +324,7 @@ async def test_a_tool_choice_may_name_a_client_tool(tmp_path: Path) -> None:
         assert (none.client_calls, provider.requests[-1].tools) == ((), ())
 
 
+@TRIO_FIRST
 async def test_an_agent_that_is_asked_by_a_tool_has_none_of_the_client_s_tools(tmp_path: Path) -> None:
     def answer(request: PromptRequest) -> Any:
         if request.wo_type == "classify":
@@ -338,6 +341,7 @@ async def test_an_agent_that_is_asked_by_a_tool_has_none_of_the_client_s_tools(t
         assert nested.response == "none"
 
 
+@ASYNCIO_FIRST
 async def test_a_message_sent_again_brings_the_same_tools(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([PARIS]), **TRUSTED) as runtime:
@@ -418,6 +422,7 @@ BAD: Final[list[tuple[Any, str]]] = [
 ]
 
 
+@TRIO_FIRST
 async def test_tools_that_cannot_be_offered_are_refused_before_anything_starts(tmp_path: Path) -> None:
     async with open_desk(tmp_path / "root", Desk(), model()) as runtime:
         supervisor = runtime.supervisor()
@@ -429,6 +434,7 @@ async def test_tools_that_cannot_be_offered_are_refused_before_anything_starts(t
         assert done.error is None
 
 
+@ASYNCIO_FIRST
 async def test_an_agent_class_may_take_no_tools_of_clients(tmp_path: Path) -> None:
     async with open_desk(tmp_path / "root", Desk(), model([PARIS]), client_tools="refuse") as runtime:
         with pytest.raises(CallerError, match='this agent class takes none \\(client_tools = "refuse"\\)'):

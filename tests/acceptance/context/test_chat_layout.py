@@ -73,6 +73,7 @@ async def test_each_request_begins_with_the_one_before_up_to_its_last_message(tm
         assert after.startswith(before[: before.rindex("\x00user:")]), "all but the last message"
 
 
+@TRIO_FIRST
 async def test_rules_about_tools_do_not_come_and_go_between_turns(tmp_path: Path) -> None:
     """After a greeting no tool may be called, but its prompt begins as that of every other turn."""
 

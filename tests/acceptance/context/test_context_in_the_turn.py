@@ -135,6 +135,7 @@ async def test_shadow_decides_on_the_context_ledger_alone(tmp_path: Path) -> Non
         assert await ada.flags() == ["UNCLEAR_INTENT"]
 
 
+@ASYNCIO_FIRST
 async def test_shadow_survives_a_restart(tmp_path: Path) -> None:
     clock = FakeClock()
     async with talking(tmp_path, clock, **SHADOW) as ada:
@@ -474,8 +475,8 @@ async def test_a_restart_changes_no_byte_of_a_projection(tmp_path: Path, setting
     Hashes are left out, because a work order's entry holds the time that its turn had left.
     """
     config = {**ENFORCE, "context_budget": 260, **settings, "recall_scope": scope, "ledger": one_keyring(tmp_path)}
-    first = [f"the {thing} is {n} miles away" for n, thing in enumerate(("harbour", "castle", "museum", "station") * 5)]
-    second = ["[switch] hotels", *[f"the hotel {n} has a view of the harbour" for n in range(20)]]
+    first = [f"the {thing} is {n} miles away" for n, thing in enumerate(("harbour", "castle", "museum", "station") * 3)]
+    second = ["[switch] hotels", *[f"the hotel {n} has a view of the harbour" for n in range(12)]]
     back = ["[back] sights", "how far is the castle?"]
     last = ["and the museum?", "[back] which hotel?", "is there one with a view?", "[back] the harbour"]
 
@@ -516,6 +517,7 @@ async def test_a_foreign_projection_does_not_lock_the_session(tmp_path: Path) ->
         assert base_ref((await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload) is None
 
 
+@TRIO_FIRST
 async def test_sealed_intents_come_back(tmp_path: Path) -> None:
     """With a keyring, what the user wants is unreadable in the file, and the fold is the same."""
     clock, ledger = FakeClock(), LedgerConfig(durability="os", linger_ms=0, keyring=str(tmp_path / "keys"))

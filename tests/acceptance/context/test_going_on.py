@@ -116,6 +116,7 @@ async def test_tool_whose_declaration_permits_it_closes_the_intent(tmp_path: Pat
     assert report.is_identical, report.text()
 
 
+@TRIO_FIRST
 async def test_file_that_init_writes_lets_a_conversation_go_on(tmp_path: Path) -> None:
     """Its bot forgets nothing when a model says that a goal is reached, or a message is taken for the last one."""
     (tmp_path / "kitchener.toml").write_text(settings_text())

@@ -95,6 +95,7 @@ async def test_concurrent_turns_of_one_subject_are_told_apart_by_their_positions
         await check(reader, turns)
 
 
+@ASYNCIO_FIRST
 async def test_what_is_learned_while_a_turn_runs_is_for_the_next_one(tmp_path: Path, scripted: OpenRuntime) -> None:
     """A turn has begun and not yet recalled: a line learned at that very moment is not shown to it, and the record says so."""
     begun, learned = anyio.Event(), anyio.Event()

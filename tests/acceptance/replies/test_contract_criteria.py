@@ -14,7 +14,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import read_prompts, replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST
+from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 REPLY, CLASSIFY = "PRC-SYNTHESIZE-002", "PRC-CLASSIFY-001"
 
@@ -60,6 +60,7 @@ async def test_criteria_of_the_contract_hold_for_every_reply_and_a_retry_is_told
     assert report.divergence.field in ("ruleset_hash", "acceptance")
 
 
+@TRIO_FIRST
 async def test_criteria_are_part_of_the_policy(tmp_path: Path) -> None:
     hashes = []
     for number, criteria in enumerate(([], ["contains:EUR"])):

@@ -87,6 +87,7 @@ async def test_an_object_is_whole_if_it_can_be_read(tmp_path: Path) -> None:
     assert (result.output, result.truncated) == ({"n": 7}, False)
 
 
+@ASYNCIO_FIRST
 async def test_a_stream_ends_with_it(tmp_path: Path) -> None:
     async with open_runtime(scripted_config(tmp_path), providers={"scripted": model("The three reasons are")}) as runtime:
         updates = [each async for each in runtime.supervisor().stream_turn("hello", subject_id="ada")]

@@ -234,6 +234,7 @@ async def test_retry_after_an_object_that_does_not_fit_is_told_why(tmp_path: Pat
     assert told.index("<data-") < told.index("neither the reply nor its repair fits") < told.index("</data-")
 
 
+@TRIO_FIRST
 async def test_objects_and_texts_in_turn_begin_with_the_same_messages(tmp_path: Path) -> None:
     """So what a cache has of a conversation serves the next turn, whatever that one asks for."""
     provider = model("Hello.", {"n": 1}, "Bye.")
@@ -285,6 +286,7 @@ async def test_blanks_around_a_streamed_object_are_left_out_and_retract_nothing(
     assert updates[-1].result.response == answer.strip()
 
 
+@ASYNCIO_FIRST
 async def test_the_same_key_gives_the_same_object_also_after_a_restart(tmp_path: Path) -> None:
     """Another object is another message."""
     config = scripted_config(tmp_path)
@@ -299,6 +301,7 @@ async def test_the_same_key_gives_the_same_object_also_after_a_restart(tmp_path:
                     await runtime.supervisor().handle_turn("Where to?", output=other, **options)
 
 
+@TRIO_FIRST
 async def test_the_schema_is_recorded_once_before_the_first_turn_that_names_it(tmp_path: Path) -> None:
     config = scripted_config(tmp_path, ledger=QUICK.model_copy(update={"seal": False}))
     for _ in range(2):
@@ -353,6 +356,7 @@ async def test_what_is_no_object_is_refused_before_anything_starts(tmp_path: Pat
         assert await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_STARTED) == []
 
 
+@ASYNCIO_FIRST
 async def test_two_subjects_at_once_get_their_own_objects(tmp_path: Path) -> None:
     """Different objects in turns that run side by side, one of them without."""
     found = dict[str, Any]()

@@ -152,6 +152,7 @@ async def test_agents_that_ask_each_other_in_a_circle_list_each_call_once(script
         assert await ids(runtime) == await ids(runtime, "RESEARCHER") == found
 
 
+@TRIO_FIRST
 async def test_the_name_of_anothers_session_lists_no_call_there(scripted: OpenRuntime) -> None:
     """A program may let people name their sessions. Only one of the same subject belongs to the session that it names."""
     async with scripted(ScriptedProvider(ordering), agents=BUYERS, admin_tools=FRONT, tools=[order]) as runtime:
@@ -168,6 +169,7 @@ async def ids(runtime: Runtime, agent_class: str = "ADMIN", **given: Any) -> lis
     return [each.approval_id for each in await runtime.pending_approvals(agent_class, **given)]
 
 
+@ASYNCIO_FIRST
 async def test_a_program_gives_an_agent_another_name_and_what_it_can_do(scripted: OpenRuntime) -> None:
     librarian = agent_tool("RESEARCHER", name="librarian", description="Knows every book.", read_only=True)
     provider = ScriptedProvider(front_desk, record=True)
@@ -322,6 +324,7 @@ async def test_who_watches_the_caller_is_told_which_tools_the_asked_agent_runs_a
         assert report.turns
 
 
+@TRIO_FIRST
 async def test_a_question_that_cannot_be_answered_is_an_error_that_the_caller_acts_on(scripted: OpenRuntime) -> None:
     def model(request: PromptRequest) -> Any:
         is_asked = request.wo_type == "synthesize" and not request.tools
@@ -334,6 +337,7 @@ async def test_a_question_that_cannot_be_answered_is_an_error_that_the_caller_ac
     assert "RESEARCHER could not answer (QUALITY_GATE)" in result.response
 
 
+@ASYNCIO_FIRST
 async def test_two_calls_of_one_round_find_the_same_session(scripted: OpenRuntime) -> None:
     def model(request: PromptRequest) -> Any:
         if request.wo_type != "classify" and request.tools and request.messages[-1].role != "tool":

@@ -41,6 +41,7 @@ def written(path: Path, *lines: object) -> Path:
     return path
 
 
+@ASYNCIO_FIRST
 async def test_conversations_are_sessions_with_times_and_speakers(tmp_path: Path) -> None:
     settings, steps = config(tmp_path / "root"), list[int]()
     file = written(tmp_path / "chats.jsonl", CHOIR, "", *FLAT)
@@ -106,6 +107,7 @@ async def test_other_sessions_of_the_subject_recall_it_and_other_subjects_do_not
     assert report.divergence is None
 
 
+@TRIO_FIRST
 async def test_a_second_import_adds_nothing_and_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     settings, file = config(tmp_path / "root"), written(tmp_path / "c.jsonl", CHOIR)
     looked = await import_conversations(file, subject_id="ada", config=settings, dry_run=True)
@@ -207,6 +209,7 @@ async def test_an_imported_conversation_moves_to_another_root(tmp_path: Path) ->
     assert "Bonifacio: In the old mill" in "\n".join(each.content for each in replies(provider)[0].messages)
 
 
+@ASYNCIO_FIRST
 async def test_a_running_process_imports_and_its_next_turn_recalls(tmp_path: Path) -> None:
     settings, provider = config(tmp_path / "root", recall_scope="subject"), model()
     file = written(tmp_path / "c.jsonl", CHOIR)

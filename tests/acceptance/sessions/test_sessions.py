@@ -129,6 +129,7 @@ async def test_next_wo_id_monotonic(stack: Stack) -> None:
     assert [wo.wo_id for wo in stack.executor.given] == [f"WO-SES-0123abcd-00{n}" for n in (4, 5, 6, 7)]
 
 
+@ASYNCIO_FIRST
 async def test_a_session_resumes_after_a_restart_with_history_and_numbering(tmp_path: Path) -> None:
     """Another process finds the session by its id, as it was: subject, history, numbers of turns and work orders."""
     async with open_by_hand(tmp_path) as stack:
@@ -170,6 +171,7 @@ async def test_errors_name_what_is_wrong_with_a_session(stack: Stack) -> None:
     assert await stack.types() == recorded
 
 
+@TRIO_FIRST
 async def test_a_session_of_another_agent_class_is_unknown(scripted: OpenRuntime) -> None:
     """Agent classes share no state: the session of one does not exist for the other."""
     async with scripted(agents={"RESIDENT:bo": {}}) as runtime:
@@ -185,6 +187,7 @@ async def test_anonymous_sessions_share_no_subject(stack: Stack) -> None:
     assert subjects == [f"anon-{first.session_id}", f"anon-{second.session_id}"]
 
 
+@ASYNCIO_FIRST
 async def test_a_random_id_that_is_taken_is_drawn_again(by_hand: OpenStack) -> None:
     """A fresh session never lands in another one's ledger entries, however the dice fall."""
     taken = [f"SES-{n:08x}" for n in range(1, 6)]
@@ -202,6 +205,7 @@ async def test_a_random_id_that_is_taken_is_drawn_again(by_hand: OpenStack) -> N
     )
 
 
+@TRIO_FIRST
 async def test_a_message_that_waited_for_the_end_of_its_session_is_refused(scripted: OpenRuntime) -> None:
     """end_session waits for the messages before it; one after it finds the session ended, and no turn follows SESSION_END."""
     hold = Hold("first")
@@ -265,6 +269,7 @@ async def test_sessions_that_are_put_away_come_back_equal(scripted: OpenRuntime)
         assert events.TURN_ABORTED not in types
 
 
+@ASYNCIO_FIRST
 async def test_a_session_that_rejected_a_message_is_put_away_like_any_other(scripted: OpenRuntime) -> None:
     """Otherwise messages to busy sessions would fill the memory."""
     hold = Hold("first")
@@ -284,6 +289,7 @@ async def test_a_session_that_rejected_a_message_is_put_away_like_any_other(scri
         assert await supervisor.session(one) is not first
 
 
+@TRIO_FIRST
 async def test_a_session_with_a_running_turn_is_never_doubled_when_room_is_short(scripted: OpenRuntime) -> None:
     """All active sessions are busy and there is room for one: a second message of one of them still waits its turn."""
     hold = Hold("a1", "b1")
@@ -311,6 +317,7 @@ async def test_a_session_with_a_running_turn_is_never_doubled_when_room_is_short
     assert [kind for kind in types if kind.startswith("TURN_")] == ["TURN_STARTED", "TURN_COMPLETED"] * 2
 
 
+@ASYNCIO_FIRST
 async def test_a_session_asked_for_at_once_is_brought_back_once(tmp_path: Path) -> None:
     """After a restart five messages of one session arrive together: one session, five turns, no number twice."""
     async with open_by_hand(tmp_path) as stack:

@@ -254,6 +254,7 @@ async def test_a_budget_that_ends_in_the_middle_of_a_round_ends_in_a_reply(tmp_p
     assert "[cut: the result had" in model.told[2]
 
 
+@TRIO_FIRST
 async def test_endless_progress_holds_nobody_up_and_ends_with_the_tools_time(tmp_path: Path, scripted: OpenRuntime) -> None:
     closed = anyio.Event()
 

@@ -149,6 +149,7 @@ async def test_the_caller_says_what_the_first_answer_must_call(
     assert report.is_identical, report.text()
 
 
+@ASYNCIO_FIRST
 async def test_a_choice_is_part_of_the_requests_hash(scripted: OpenRuntime) -> None:
     """The same request with another choice may get another answer, so it has another hash."""
     hashes = set[str]()

@@ -124,11 +124,11 @@ MAX_RATIO: Final = 30.0
 """Between 8, what a linear scan takes, and 64, what a quadratic one does."""
 UNMEASURABLE_S: Final = 0.01
 """A scan of the longer text that takes less processor time than this is fast enough, whatever its shape."""
-SHORTER: Final = 4
-"""Of a sample, texts so many times shorter tell which cases need be measured: what is quadratic takes a sixteenth there."""
+SHORTER: Final = 8
+"""Of a sample, texts so many times shorter tell which cases need be measured: what is quadratic takes a 64th there."""
 SUSPECT_RATIO: Final = 12.0
-"""What takes `MAX_RATIO` times the time, a part of it linear and a part quadratic, takes 15.8 times on texts `SHORTER`. The
-rest is for what disturbs a measurement."""
+"""What takes 36 times the time, a part of it linear and a part quadratic, takes 14.2 times on texts `SHORTER`. The rest is for
+what disturbs a measurement. What takes less than that and more than `MAX_RATIO` is found where all cases are measured."""
 MAX_CPU_S: Final = 120
 """Processor time after which the process is ended; it takes a tenth of that."""
 

@@ -354,6 +354,7 @@ async def test_thoughts_that_the_prompt_began_are_no_part_of_the_answer(content:
     assert whole.usage == response.usage
 
 
+@ASYNCIO_FIRST
 async def test_a_turn_takes_thoughts_back_that_were_streamed_as_text(tmp_path: Path) -> None:
     """So all text that its listener keeps is the reply, which is the same as without a stream."""
     thought, reply = "The user says hello.\n</think>\n", "Hello, Ada."

@@ -271,6 +271,7 @@ def test_a_provider_that_the_program_brings_needs_no_vendor() -> None:
     check_vendors(one(kind="model", model="nobody:x"), given=("it",))
 
 
+@ASYNCIO_FIRST
 async def test_a_vendor_without_its_key_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     refused = await refusal_of(one(kind="model", model="anthropic:claude-haiku-4-5"))
@@ -333,6 +334,7 @@ async def test_the_limits_hold_for_another_vendors_library_too() -> None:
 
 # As above.
 @pytest.mark.filterwarnings("ignore:Async generator '(httpcore|httpx):ResourceWarning")
+@TRIO_FIRST
 async def test_a_library_that_takes_only_the_former_http_client_gets_one_with_the_same_limits() -> None:
     """One attempt is one request, its errors are told apart, and no other host is asked."""
     async with fake_server(completion("hi"), error(429), hang(), Answer(status=302, headers={"location": "/v1/b"})) as server:
@@ -369,6 +371,7 @@ async def test_a_library_that_takes_no_http_client_is_refused_also_where_no_list
     assert "'voyageai' brings its own HTTP client" in refused.expected
 
 
+@ASYNCIO_FIRST
 async def test_a_model_that_the_vendors_library_refuses_is_a_wrong_setting() -> None:
     refused = await refusal_of(one(kind="model", model="elevenlabs:nothing", api_key="env:HOME"))
     assert refused.key == "router.providers.it.model"
