@@ -145,6 +145,7 @@ async def test_an_operation_goes_on_when_its_client_has_gone(tmp_path: Path) -> 
                 await anyio.lowlevel.checkpoint()
 
 
+@ASYNCIO_FIRST
 async def test_a_flood_of_clients_delays_nobody(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime), anyio.create_task_group() as tasks:
 

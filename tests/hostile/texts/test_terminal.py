@@ -148,7 +148,7 @@ def look_everywhere(cli: Cli, sessions: int) -> int:  # noqa: F811
     return found
 
 
-def test_each_reply_through_a_pipe_is_text(cli: Cli) -> None:  # noqa: F811
+def test_a_reply_through_a_pipe_is_text(cli: Cli) -> None:  # noqa: F811
     def answer(request: dict[str, Any]) -> Any:
         asked = json.dumps(request)
         last = max(HOSTILE, key=lambda each: asked.rfind(f"say {each}!"))
