@@ -26,6 +26,7 @@ from itertools import product
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, TypeAlias
+from zlib import crc32
 
 from cyclopts import UnknownCommandError
 from starlette.requests import Request
@@ -129,6 +130,8 @@ SHORTER: Final = 8
 SUSPECT_RATIO: Final = 12.0
 """What takes 36 times the time, a part of it linear and a part quadratic, takes 14.2 times on texts `SHORTER`. The rest is for
 what disturbs a measurement. What takes less than that and more than `MAX_RATIO` is found where all cases are measured."""
+MANY_UNITS, UNITS_ONE_IN = 32, 3
+"""Of so many units a sample takes one in three."""
 MAX_CPU_S: Final = 120
 """Processor time after which the process is ended; it takes a tenth of that."""
 
@@ -632,10 +635,15 @@ Case: TypeAlias = tuple[tuple[str, str], str]
 
 
 def cases_of(scan: Scan, *, is_sample: bool) -> list[Case]:
-    """Frames and units that are measured together: each with each, or of a sample each in turn with the next of the others."""
+    """Frames and units that are measured together: each with each, or of a sample each in turn with the next of the others.
+
+    Of many units a sample takes one in `UNITS_ONE_IN`, which differ from scan to scan.
+    """
     frames, units = scan.frames, scan.units
     if not is_sample:
         return [*product(frames, units)]
+    if len(units) >= MANY_UNITS:
+        units = units[crc32(scan.name.encode()) % UNITS_ONE_IN :: UNITS_ONE_IN]
     return [(frames[at % len(frames)], units[at % len(units)]) for at in range(max(len(frames), len(units)))]
 
 
