@@ -329,13 +329,12 @@ async def test_a_body_of_any_depth_from_the_endpoint_stops_nobody(tmp_path: Path
             providers: Any = {"odd": Front(known["remote"])}
             async with open_runtime(settings_of(tmp_path), providers=providers, tools=[look]) as runtime, bystander(runtime):
                 session_id = await runtime.supervisor().start_session(subject_id="mallory")
-                for number in range(2):
-                    whole = await runtime.supervisor().handle_turn(f"attack {number}", session_id=session_id)
-                    streamed = await streamed_turn(runtime, f"attack {number}", session_id=session_id)
-                    for result in (whole, streamed):
-                        assert result.error is not None
-                        assert result.error.kind in ("PROVIDER", "QUALITY_GATE"), result.error
-    assert len(server.hits) >= 4
+                whole = await runtime.supervisor().handle_turn("attack", session_id=session_id)
+                streamed = await streamed_turn(runtime, "attack", session_id=session_id)
+                for result in (whole, streamed):
+                    assert result.error is not None
+                    assert result.error.kind in ("PROVIDER", "QUALITY_GATE"), result.error
+    assert len(server.hits) >= 2
 
 
 @ASYNCIO_FIRST
