@@ -22,6 +22,7 @@ from kitchener.testing import FakeClock
 from tests.acceptance.context.context_kit import OTHER, SID, Talk, talking, without_hashes
 from tests.acceptance.stack import QUICK
 from tests.shared.property_examples import examples
+from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 Step = tuple[str, int]
 
@@ -131,8 +132,9 @@ async def check_lists(ada: Talk) -> None:
         assert set(lists.eligible) <= recalled
 
 
-@settings(max_examples=examples(few=6, many=200))
+@settings(max_examples=examples(few=5, many=200))
 @given(conversation=st.lists(st.one_of(_SAYS, _SHARING, _CALLS), min_size=4, max_size=14), config=configs)
+@TRIO_FIRST
 async def test_a_session_keeps_what_its_ledger_says(
     anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]
 ) -> None:
@@ -177,8 +179,9 @@ def without_refs(kept: Any) -> Any:
     return {"turns": list(kept["turns"]), "intents": list(kept["intents"]), "live": kept["live_intents"]}
 
 
-@settings(max_examples=examples(few=5, many=150))
+@settings(max_examples=examples(few=4, many=150))
 @given(conversation=steps, config=configs)
+@ASYNCIO_FIRST
 async def test_a_restart_changes_nothing(anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]) -> None:
     whole = {"context_mode": "enforce", **config}
     assert await run(whole, conversation, restarts=False) == await run(whole, conversation, restarts=True)
@@ -189,6 +192,7 @@ async def test_a_restart_changes_nothing(anyio_backend: str, conversation: Seque
     conversation=st.lists(st.one_of(_SAYS, st.sampled_from([("cut", 0), ("restart", 0)])), min_size=4, max_size=10),
     config=configs,
 )
+@TRIO_FIRST
 async def test_a_restart_changes_nothing_in_the_shadow(
     anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]
 ) -> None:

@@ -29,6 +29,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.records.work_order import Constraints, Cost
 from tests.shared.property_examples import examples
+from tests.shared.sampled_tables import TRIO_FIRST
 
 # --- the state of a session ---------------------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ def test_a_state_says_what_its_entries_say(history: list[tuple[str, Mapping[str,
     assert [past.turn_id for past in found.window] == [p["turn_id"] for kind, p, _ in history if kind == events.TURN_COMPLETED]
 
 
-@settings(max_examples=examples(few=25, many=500))
+@settings(max_examples=examples(few=15, many=500))
 @given(histories(), st.data())
 def test_a_session_that_writes_has_the_state_that_its_ledger_adds_up_to(
     history: list[tuple[str, Mapping[str, Any], Ref]], data: st.DataObject
@@ -309,6 +310,7 @@ class Shelf:
 
 
 @given(fragments, fragments, rules, st.integers(1, 120))
+@TRIO_FIRST
 async def test_a_context_keeps_its_budget_its_order_and_its_hash(
     newest: list[ContextFragment], matching: list[ContextFragment], registry: list[ContextFragment], tokens: int
 ) -> None:

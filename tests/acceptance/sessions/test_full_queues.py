@@ -25,6 +25,7 @@ from kitchener.testing.replays import assert_replays
 from tests.acceptance.stack import QUESTION, echo, open_scripted, outcome, read_all, scripted_config
 from tests.actors.time_control import settle
 from tests.shared.property_examples import examples
+from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 FAST = "RESIDENT:fast"
 SHORT_S = 1.2
@@ -101,6 +102,7 @@ async def crowd(
         gate.opened.set()
 
 
+@ASYNCIO_FIRST
 async def test_the_defaults_let_a_slow_provider_fill_the_gateways_queue_and_then_the_executors(tmp_path: Path) -> None:
     """Not one setting is changed: 400 turns wait in three places, and all are answered in the end."""
     async with crowd(tmp_path) as found:
@@ -210,7 +212,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=examples(few=8, many=300), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(few=5, many=300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 async def test_whatever_is_cancelled_each_message_has_one_end_on_record(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]], places: int, queue: int, workers: int

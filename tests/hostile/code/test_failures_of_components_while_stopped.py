@@ -35,6 +35,7 @@ from tests.acceptance.stack import QUICK, ScriptedExecutor, Stack, echo, fitting
 from tests.hostile.code.stopped_code import BEHAVIOURS, Behaviour, nothing_goes_wrong
 from tests.hostile.code.strays import on_asyncio
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
+from tests.shared.sampled_tables import TRIO_FIRST
 
 FAILING = [each for each in BEHAVIOURS if each != "no end"]
 """Without a model that is waited for, a turn that takes no notice of its cancellation may complete."""
@@ -129,7 +130,8 @@ PARTS: dict[str, Callable[[Path, Armed], AbstractAsyncContextManager[Stack]]] = 
     "executor": executing,
     "degraded call": degraded,
 }
-every_part = pytest.mark.parametrize("part", PARTS)
+ODD, EVEN = [*PARTS][::2], [*PARTS][1::2]
+ODD_IN_SOAK, EVEN_IN_SOAK = ([pytest.param(each, marks=pytest.mark.soak) for each in parts] for parts in (ODD, EVEN))
 
 
 async def attack(stack: Stack, **options: Any) -> None:
@@ -144,7 +146,7 @@ async def check(stack: Stack, session_id: str, reason: str) -> None:
     assert (result.response, result.error) == ("re: hello", None)
 
 
-@every_part
+@pytest.mark.parametrize("part", PARTS)
 async def test_a_turn_that_its_caller_cancels(tmp_path: Path, part: str) -> None:
     armed = Armed()
     async with PARTS[part](tmp_path, armed) as stack, nothing_goes_wrong(but=("executor failed",)):
@@ -159,7 +161,7 @@ async def test_a_turn_that_its_caller_cancels(tmp_path: Path, part: str) -> None
 
 
 @on_asyncio
-@every_part
+@pytest.mark.parametrize("part", [*ODD, *EVEN_IN_SOAK])
 async def test_a_turn_whose_task_is_cancelled_natively(tmp_path: Path, part: str) -> None:
     armed = Armed()
     async with PARTS[part](tmp_path, armed) as stack, nothing_goes_wrong(but=("executor failed",)):
@@ -174,7 +176,7 @@ async def test_a_turn_whose_task_is_cancelled_natively(tmp_path: Path, part: str
             await check(stack, session_id, "cancelled")
 
 
-@every_part
+@pytest.mark.parametrize("part", [*EVEN, *ODD_IN_SOAK])
 async def test_a_turn_whose_deadline_passes(tmp_path: Path, part: str) -> None:
     armed = Armed()
     async with PARTS[part](tmp_path, armed) as stack, nothing_goes_wrong(but=("executor failed",)):
@@ -255,6 +257,7 @@ async def test_a_consolidation_in_the_background_whose_runtime_closes(tmp_path: 
         await armed.met.wait()
 
 
+@TRIO_FIRST
 async def test_a_consolidation_in_the_background_whose_subject_is_erased(tmp_path: Path) -> None:
     armed = Armed()
     sealed = QUICK.model_copy(update={"seal": True})

@@ -29,6 +29,7 @@ from tests.actors.time_control import settle
 from tests.hostile.kit import bystander
 from tests.runtime.admin.admin_kit import framed, listening, listening_config, raw, request, socket_of
 from tests.shared.logs import captured_logs
+from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 WRONG: list[tuple[Any, str]] = [
     (b"", "not JSON"),
@@ -50,6 +51,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
+@TRIO_FIRST
 async def test_a_request_that_is_wrong_is_told_so_and_does_nothing(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime):
         for message, expected in WRONG:
@@ -63,11 +65,13 @@ async def test_a_request_that_is_wrong_is_told_so_and_does_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # arguments are checked without waiting
-async def test_arguments_of_any_value_are_refused_by_every_operation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("one_in", [3, pytest.param(1, marks=pytest.mark.soak)])
+async def test_arguments_of_any_value_are_refused_by_every_operation(tmp_path: Path, one_in: int) -> None:
+    """Each operation is given a third of the values, which take turns, or all of them."""
     strange: list[Any] = [None, True, -1, 1e308, "", "\0", "../../etc", "x" * 5_000, [], [[]], {}, {"a": {"b": []}}]
     async with listening(tmp_path) as runtime, bystander(runtime):
-        for op, kind in OPERATIONS.items():
-            for value in strange if kind.model_fields else ():
+        for at, (op, kind) in enumerate(OPERATIONS.items()):
+            for value in strange[at % one_in :: one_in] if kind.model_fields else ():
                 args = dict.fromkeys(kind.model_fields, value)
                 answered = await raw(tmp_path, framed(request(op, args=args)))
                 assert set(answered) == {"v", "error"}, (op, value, answered)
@@ -83,12 +87,14 @@ async def test_a_text_that_is_no_unicode_is_refused_before_it_is_sent_and_told_w
     assert told["error"]["message"] == "the file ? is missing"
 
 
+@TRIO_FIRST
 async def test_a_path_that_is_no_unicode_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime):
         with pytest.raises(AdminUnavailable, match=r"session.import: a path is not Unicode text.*nothing was done"):
             await ask(listening_config(tmp_path), ImportSession(folder=tmp_path / "\udcff"))
 
 
+@ASYNCIO_FIRST
 async def test_a_request_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime):
         for size in (4_194_305, 2**31, 2**32 - 1):
@@ -126,6 +132,7 @@ async def test_clients_that_stay_silent_or_go_keep_nobody_out_for_long(tmp_path:
             await stream.aclose()
 
 
+@TRIO_FIRST
 async def test_an_operation_goes_on_when_its_client_has_gone(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime):
         supervisor = runtime.supervisor()
@@ -138,6 +145,7 @@ async def test_an_operation_goes_on_when_its_client_has_gone(tmp_path: Path) -> 
                 await anyio.lowlevel.checkpoint()
 
 
+@ASYNCIO_FIRST
 async def test_a_flood_of_clients_delays_nobody(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime), anyio.create_task_group() as tasks:
 
@@ -181,6 +189,7 @@ async def test_an_answer_that_is_none_is_told_as_a_change_that_may_have_been_mad
     socket_place.release(tmp_path, claimed)
 
 
+@ASYNCIO_FIRST
 async def test_a_socket_that_the_system_takes_away_costs_the_commands_and_no_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

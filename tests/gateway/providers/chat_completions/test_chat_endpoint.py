@@ -1,7 +1,5 @@
 """Endpoints that speak OpenAI's format, in all the ways in which they differ, over our own HTTP client (docs/gateway.md)."""
 
-import subprocess
-import sys
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +21,13 @@ from kitchener.gateway.providers.chat_completions.chat_endpoint import (
 )
 from kitchener.gateway.providers.chat_completions.request_body import request_body
 from kitchener.records.prompt import Message, TextPiece, ToolSpec, ToolUse, Usage
+from tests.cli.shared.commands import finish, start_program
 from tests.gateway.shared.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
 from tests.gateway.shared.fake_server import Answer, completion, error, events, fake_server
 from tests.gateway.shared.gateway_kit import ask
 from tests.gateway.shared.secured_server import secured
 from tests.shared.logs import captured_logs
+from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 TOOL = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
@@ -45,8 +45,7 @@ def test_no_vendors_library_is_imported() -> None:
         "for backend in ('asyncio', 'trio'):\n"
         "    anyio.run(main, backend=backend)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n" * 2
+    assert finish(start_program(program)).out == "[]\n" * 2
 
 
 # --- fields that an endpoint refuses ------------------------------------------------------------------------------------
@@ -353,6 +352,7 @@ async def test_thoughts_that_the_prompt_began_are_no_part_of_the_answer(content:
     assert whole.usage == response.usage
 
 
+@ASYNCIO_FIRST
 async def test_a_turn_takes_thoughts_back_that_were_streamed_as_text(tmp_path: Path) -> None:
     """So all text that its listener keeps is the reply, which is the same as without a stream."""
     thought, reply = "The user says hello.\n</think>\n", "Hello, Ada."
@@ -572,6 +572,7 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypat
     assert "cret" not in f"{caught.value!r}{caught.value}"
 
 
+@ASYNCIO_FIRST
 async def test_a_private_certificate_is_trusted_only_with_its_ca_file(tmp_path: Path) -> None:
     async with secured(tmp_path) as (_, url, ca):
         async with opened(url) as provider:
