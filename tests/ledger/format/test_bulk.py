@@ -159,7 +159,7 @@ def damaged(data: bytes, lines: list[bytes], random: Random) -> bytes:
             return data.replace(b"\n", b"\r\n")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(12, 40))])
 def test_a_changed_byte_line_or_end_is_told_alike(seed: int) -> None:
     random = Random(seed)
     commits = [random.choice((1, 2, 3, 12, 60)) for _ in range(random.randint(1, 5))]
