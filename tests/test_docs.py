@@ -37,6 +37,7 @@ from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome,
 from tests.cli.shared.commands import finish, start
 from tests.erasure import kit as erasure
 from tests.replay.corpus import START_US, BreakingClock
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -430,6 +431,7 @@ async def test_the_page_of_entries_lists_what_requests_for_approval_write(tmp_pa
     assert decisions == ["approved", "denied", "approved", "approved", "expired"]
 
 
+@ON_ASYNCIO
 async def test_the_page_of_entries_lists_what_an_import_writes(tmp_path: Path) -> None:
     config: dict[str, Any] = {"context_mode": "enforce", "intent_mode": "classified", "recall_scope": "subject"}
     first, second = tmp_path / "first", tmp_path / "second"
@@ -447,6 +449,7 @@ async def test_the_page_of_entries_lists_what_an_import_writes(tmp_path: Path) -
     assert written == {("HO2m", each) for each in (events.SEALING_CHANGED, events.SESSION_IMPORTED, *events.IMPORTED_TYPES)}
 
 
+@ON_TRIO
 async def test_the_page_of_entries_lists_what_memory_and_intents_write(tmp_path: Path) -> None:
     """The same for a class that learns and decides by intents, and for one whose intents are a shadow."""
     config: dict[str, Any] = {"ho3_enabled": True, "intent_mode": "classified", "ho3_gate_count_threshold": 2}
@@ -477,6 +480,7 @@ async def test_the_page_of_entries_lists_what_memory_and_intents_write(tmp_path:
     assert missing - checked(entries) == {("SIGNALS", events.SUBJECT_ERASED), ("HO2m", events.INTENT_RETIRED)}
 
 
+@ON_ASYNCIO
 async def test_the_page_of_entries_lists_what_an_erasure_writes(tmp_path: Path) -> None:
     """In the supervisor's ledger and in the memory's."""
     with anyio.fail_after(30):

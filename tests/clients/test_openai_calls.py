@@ -20,6 +20,7 @@ from tests.mcp.shared.servers import calls, faulty
 from tests.serve.responses.test_open_responses import unknown
 from tests.serve.responses.test_responses import asking, send_card
 from tests.serve.shared.requests import Client, serving
+from tests.shared.event_loops import ON_ASYNCIO
 
 # On trio, the HTTP client of the library leaves generators of streams to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -88,6 +89,7 @@ async def test_an_object_is_parsed_from_a_completion_and_from_a_response(tmp_pat
         assert completion.choices[0].message.parsed == response.output_parsed == City(name="Graz", people=300_000)
 
 
+@ON_ASYNCIO
 async def test_a_response_is_followed_listed_continued_and_kept(tmp_path: Path) -> None:
     async with serving(tmp_path / "root") as inside, connected(inside) as (client, _):
         response = None

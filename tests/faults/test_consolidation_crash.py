@@ -34,6 +34,7 @@ from tests.acceptance.memory.memory_kit import (
 )
 from tests.acceptance.stack import QUICK, open_scripted, places
 from tests.cli.shared.commands import start_program
+from tests.shared.event_loops import ON_ASYNCIO
 
 OTHER: Mapping[str, Any] = {**LESSON, "context_line": "Something else altogether."}
 """What a model says that is asked again: a second time never gives the same."""
@@ -172,6 +173,7 @@ async def test_numbers_that_only_ho1_knows_are_not_given_again(tmp_path: Path) -
     check_all(root)
 
 
+@ON_ASYNCIO
 async def test_many_crashes_in_a_row_leave_one_lesson(tmp_path: Path) -> None:
     """It dies again and again while the model thinks: every attempt has its number and its end, the last one its overlay."""
     root = tmp_path / "0"

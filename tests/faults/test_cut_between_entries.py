@@ -19,6 +19,7 @@ from kitchener.testing import FakeClock
 from tests.acceptance.context.context_kit import BRIDGE, ENFORCE, SID, Talk, actions, talking
 from tests.acceptance.memory.memory_kit import ledger_entries
 from tests.acceptance.stack import open_scripted, places, read_all, scripted_config
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 ONE_BY_ONE = LedgerConfig(durability="os", linger_ms=0, max_pending_entries=1)
 LATER = 2_000_000_000_000_000
@@ -108,6 +109,7 @@ async def test_a_decision_that_takes_several_entries_is_there_as_a_whole_or_not_
                 assert (result.error is not None) is conflict, "what a user did not settle yet is still asked about"
 
 
+@ON_ASYNCIO
 async def test_a_session_begins_with_its_first_intent_or_not_at_all(tmp_path: Path) -> None:
     """Dead after each of the two entries, or in the second one. What goes on afterwards replays."""
     root = tmp_path / "live"
@@ -185,6 +187,7 @@ async def test_a_conflict_that_the_user_made_is_still_asked_about(tmp_path: Path
         assert result.error.kind == "CONFLICT"
 
 
+@ON_TRIO
 async def test_a_recovery_that_is_cut_off_is_finished_by_the_next_one(tmp_path: Path) -> None:
     """Dead after each of the entries that close a turn: none of its work orders stays open."""
     root, first = tmp_path / "live", tmp_path / "first"
@@ -203,6 +206,7 @@ async def test_a_recovery_that_is_cut_off_is_finished_by_the_next_one(tmp_path: 
             assert told.count((events.TURN_ABORTED, "T-0000000a-000002")) == 1
 
 
+@ON_ASYNCIO
 async def test_every_work_order_of_a_turn_that_was_cut_off_is_closed(tmp_path: Path) -> None:
     """Dead after each single entry of a turn, with each entry a commit of its own."""
     root = tmp_path / "live"

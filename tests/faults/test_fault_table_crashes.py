@@ -16,6 +16,7 @@ import pytest
 from kitchener.ledger import verify_file
 from tests.faults.ledger_process import Worker, acknowledged, holds
 from tests.ledger.support import damaged_copies, fact, forget_index, open_ledger
+from tests.shared.event_loops import ON_ASYNCIO
 
 COMMITS = (1, 3, 2)
 SECTOR = 512
@@ -41,6 +42,7 @@ async def test_kill_9_at_any_call_of_opening_appending_and_closing(
     assert acknowledged(events) == sum(COMMITS)
 
 
+@ON_ASYNCIO
 async def test_kill_9_while_recovering_from_a_kill(worker: Worker, place: Path, anyio_backend: str) -> None:
     """A half-written commit, and then a process that dies at every call of its recovery."""
     worker.run("write", path=place, commits=COMMITS, backend=anyio_backend)

@@ -18,6 +18,7 @@ from kitchener.ledger import verify_file
 from tests.cli.shared.commands import finish, start
 from tests.faults.ledger_process import Worker, acknowledged, holds, only
 from tests.ledger.support import LEDGER, forget_index, index_of
+from tests.shared.event_loops import ON_TRIO
 
 COMMITS = (1, 2, 3, 1)
 WRITTEN = sum(COMMITS)
@@ -81,6 +82,7 @@ def test_an_edited_file_is_refused(
         assert only(events, "failed")["error"] == "LedgerDamaged"
 
 
+@ON_TRIO
 def test_a_flipped_bit_anywhere_is_refused(worker: Worker, place: Path, anyio_backend: str, written: bytes) -> None:
     """One bit of every seventh byte, a different bit each time; the whole of the ledger is read again at the opening."""
     for position in range(0, len(written), 7):

@@ -30,6 +30,7 @@ from tests.acceptance.memory.memory_kit import (
 )
 from tests.acceptance.stack import QUICK, open_scripted, places
 from tests.faults.test_consolidation_crash import CUT_OFF, DONE, copied
+from tests.shared.event_loops import ON_ASYNCIO
 
 
 async def cut_off(root: Path, copy: Path, where: str) -> None:
@@ -132,6 +133,7 @@ async def test_a_program_that_consolidates_by_hand_ends_it_with_its_first_call(t
     assert list(lives(copy).values()) == [DONE]
 
 
+@ON_ASYNCIO
 async def test_one_that_was_overtaken_by_many_is_found(tmp_path: Path) -> None:
     """It waited for its model while a hundred others were begun and ended."""
     root, copy = tmp_path / "live", tmp_path / "copy"

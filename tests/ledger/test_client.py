@@ -20,6 +20,7 @@ from kitchener.errors import (
 from kitchener.ids import EntryId
 from kitchener.ledger import LedgerEntry, verify_file
 from tests.ledger.support import LEDGER, NOON, SetClock, fact, numbers, open_ledger
+from tests.shared.event_loops import ON_TRIO
 
 HOUR = 3_600_000_000
 
@@ -449,6 +450,7 @@ async def test_entries_that_belong_together_stand_in_one_commit(tmp_path: Path, 
     assert verify_file(path).ok
 
 
+@ON_TRIO
 async def test_a_commit_that_is_full_does_not_part_them(tmp_path: Path) -> None:
     """A queue that is too long for one commit is cut in front of them or behind them, not among them."""
     path = tmp_path / "l.jsonl"

@@ -14,6 +14,7 @@ from kitchener.records.index_keys import index_keys
 from tests.cli.shared.commands import start_program
 from tests.ledger.killed_writer import PROGRAM
 from tests.ledger.support import LEDGER, change, fact, fill, forget_index, numbers, open_ledger
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 QUICK = LedgerConfig(durability="os")
 
@@ -90,6 +91,7 @@ async def test_an_index_made_with_other_keys_does_not_answer_for_keys(tmp_path: 
             await reader.last(key="sessions")
 
 
+@ON_TRIO
 async def test_a_commit_that_is_only_half_there_ends_the_view(tmp_path: Path) -> None:
     """A writer is at it, or a crash left it so. When the rest arrives, the view grows."""
     path = tmp_path / "l.jsonl"
@@ -179,6 +181,7 @@ async def test_a_closed_reader_says_so(tmp_path: Path) -> None:
             await use
 
 
+@ON_ASYNCIO
 async def test_readers_beside_a_busy_writer_see_a_growing_prefix(tmp_path: Path) -> None:
     """A writer in another process, killed in the end; its index is never half-seen either."""
     path = tmp_path / "l.jsonl"
@@ -206,6 +209,7 @@ async def test_readers_beside_a_busy_writer_see_a_growing_prefix(tmp_path: Path)
     assert everything(tmp_path) == before, "also what a killed writer left of its index is left alone"
 
 
+@ON_TRIO
 async def test_progress_of_verifying_is_told_in_bytes(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     async with open_ledger(path, config=QUICK) as ledger:

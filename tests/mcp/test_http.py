@@ -17,6 +17,7 @@ from kitchener.records.tools.server_tools import ServerTool
 from kitchener.replaying import replay_session
 from tests.mcp.shared.http_server import QUESTION, TOKEN, HttpServer, http_server
 from tests.mcp.shared.servers import faulty_over_http, offered, open_desk, say, settings_of, until
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.tool_calls import a_call
 
 # On trio, the library's HTTP client leaves generators of answers that it did not read to their end to the garbage collector.
@@ -66,6 +67,7 @@ async def called(tool: ServerTool, arguments: dict[str, Any], **facts: Any) -> A
     return await result
 
 
+@ON_ASYNCIO
 async def test_a_turn_calls_a_tool_over_http_and_replays_identical(web: HttpServer, tmp_path: Path) -> None:
     async with open_desk(tmp_path, {"web": at(web)}) as (runtime, provider):
         supervisor = runtime.supervisor()
@@ -107,6 +109,7 @@ async def test_a_broken_answer_fails_its_own_call_only(web: HttpServer, tool: st
     assert held == [{"result": "held"}]
 
 
+@ON_TRIO
 async def test_as_many_calls_run_side_by_side_as_the_settings_say(web: HttpServer) -> None:
     """Regression: the HTTP client had 100 connections, and a call that waited for one ended the connection of all."""
     web.holding = 0
@@ -135,6 +138,7 @@ async def test_progress_of_a_server_reaches_the_call(web: HttpServer) -> None:
     assert told == [(value, 3, f"at {value}") for value in (1, 2, 3)]
 
 
+@ON_ASYNCIO
 async def test_a_question_is_answered_from_a_fresh_connection(web: HttpServer) -> None:
     """As after a restart: the state of the question is all that the call needs."""
     async with connected(at(web)) as tools:
@@ -153,6 +157,7 @@ async def test_a_question_is_answered_from_a_fresh_connection(web: HttpServer) -
     assert web.asked[0]["state"] == "state of a.txt"
 
 
+@ON_TRIO
 async def test_a_tool_that_comes_later_is_offered_from_the_next_turn_on(web: HttpServer, tmp_path: Path) -> None:
     async with open_desk(tmp_path, {"web": at(web)}) as (runtime, _):
         count = runtime.statistics()["mcp_servers"]["web"]["tools"]
@@ -162,6 +167,7 @@ async def test_a_tool_that_comes_later_is_offered_from_the_next_turn_on(web: Htt
         assert await say(runtime, "web__later") == '{"result":"later ran"}'
 
 
+@ON_ASYNCIO
 async def test_an_answer_beyond_the_limit_is_not_read_to_its_end(tmp_path: Path) -> None:
     """The next call finds the server as it was."""
     with faulty_over_http(tmp_path / "fs", ["big", "echo"]) as server:
@@ -172,6 +178,7 @@ async def test_an_answer_beyond_the_limit_is_not_read_to_its_end(tmp_path: Path)
             assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
 
 
+@ON_TRIO
 async def test_an_answer_with_too_many_values_is_not_validated_value_by_value(tmp_path: Path) -> None:
     """Regression: 0.6 MB of numbers, and 8 MB of tools, held up every other task while the library validated them."""
     with faulty_over_http(tmp_path / "fs", ["many", "echo"]) as server:

@@ -11,13 +11,14 @@ from kitchener.config import ToolLimits
 from kitchener.records import events
 from kitchener.runtime import Runtime
 from tests.mcp.shared.servers import HttpProcess, calls, faulty, faulty_over_http, listed, open_desk, say, until
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
-SESSIONS = 50
+SESSIONS = 20
 IDEMPOTENT = {"idempotentHint": True}
 
 
 async def ask_in_many_sessions(runtime: Runtime) -> dict[int, str]:
-    """The replies of fifty sessions, of which one asks for `die`."""
+    """The replies of twenty sessions, of which one asks for `die`."""
     replies: dict[int, str] = {}
 
     async def ask(number: int) -> None:
@@ -39,8 +40,9 @@ def check(replies: dict[int, str], folder: Path, cause: str) -> None:
     assert sorted(calls(folder)) == ["die", *["echo"] * (SESSIONS - 1)]
 
 
+@ON_ASYNCIO
 async def test_a_killed_command_fails_only_the_call_that_it_had_and_never_gets_it_again(tmp_path: Path) -> None:
-    """Fifty sessions wait for the one place that the server has. It is started again, and the record tells the same."""
+    """Twenty sessions wait for the one place that the server has. It is started again, and the record tells the same."""
     folder = tmp_path / "fs"
     server = faulty(folder, ["die", "echo"], max_calls=1, trust_annotations=True)
     async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
@@ -52,6 +54,7 @@ async def test_a_killed_command_fails_only_the_call_that_it_had_and_never_gets_i
     assert len(found) == SESSIONS
 
 
+@ON_TRIO
 async def test_a_killed_server_over_http_fails_only_the_call_that_it_had_and_never_gets_it_again(tmp_path: Path) -> None:
     """Somebody starts it again after a while. Until then the others wait, and nothing is sent."""
     folder = tmp_path / "fs"
@@ -86,6 +89,7 @@ async def _start_when_missed(server: HttpProcess, runtime: Runtime) -> None:
     await anyio.to_thread.run_sync(server.start)
 
 
+@ON_ASYNCIO
 async def test_a_call_of_a_server_that_stays_away_ends_in_time_and_says_that_it_was_not_started(tmp_path: Path) -> None:
     with faulty_over_http(tmp_path / "fs", ["echo"], max_restarts=1_000, backoff_max_s=0.5, call_timeout_s=2) as server:
         async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _):

@@ -8,6 +8,7 @@ import pytest
 
 from kitchener.errors import ApprovalVoid
 from tests.mcp.shared.servers import calls, faulty, listed, offered, open_desk, say, until
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.logs import captured_logs
 
 BOMB = {"type": "object", "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}}
@@ -72,6 +73,7 @@ BAD_SCHEMAS: dict[str, Any] = {
 }
 
 
+@ON_TRIO
 async def test_a_tool_whose_schema_is_none_leaves_the_others_in_place(tmp_path: Path) -> None:
     """Regression: the protocol's library refused the whole list for the first ones, so the server was not connected."""
     bad = {f"bad_{number}": schema for number, schema in enumerate(BAD_SCHEMAS.values())}
@@ -93,6 +95,7 @@ async def test_what_is_no_tool_at_all_is_told_too(tmp_path: Path) -> None:
         assert runtime.statistics()["mcp_servers"]["fs"]["refused"] == 4
 
 
+@ON_ASYNCIO
 async def test_of_a_thousand_tools_only_the_allowed_and_first_are_offered(tmp_path: Path) -> None:
     tools = [f"tool_{number}" for number in range(1_000)]
     with captured_logs() as logs:
@@ -110,6 +113,7 @@ async def test_of_a_thousand_tools_only_the_allowed_and_first_are_offered(tmp_pa
     assert logs[[each["event"] for each in logs].index("more MCP tools left out")]["count"] == 856
 
 
+@ON_TRIO
 async def test_a_list_of_more_values_than_a_message_may_have_offers_nothing_and_ends_no_turn(tmp_path: Path) -> None:
     """Regression: the library validated eight mebibytes of small tools for seconds, while no other task ran."""
     many = [f"tool_{number}" for number in range(60_000)]
@@ -120,6 +124,7 @@ async def test_a_list_of_more_values_than_a_message_may_have_offers_nothing_and_
         assert offered(provider) == []
 
 
+@ON_ASYNCIO
 async def test_a_list_that_becomes_too_large_ends_no_connection(tmp_path: Path) -> None:
     """Regression: the connection ended, and with it the calls that ran. The tools that were known stay."""
     folder = tmp_path / "fs"
@@ -133,6 +138,7 @@ async def test_a_list_that_becomes_too_large_ends_no_connection(tmp_path: Path) 
             assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
 
 
+@ON_TRIO
 async def test_floods_wrong_answers_and_begging_change_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "fs"
     tools = ["flood", "twice", "begs", "echo"]
@@ -156,6 +162,7 @@ async def test_a_call_that_only_tells_progress_or_nonsense_ends_at_its_time_limi
         assert "did not end within its time limit of 0.3 s" in await say(runtime, f"fs__{tool}")
 
 
+@ON_ASYNCIO
 async def test_a_server_that_ends_again_and_again_is_given_up(tmp_path: Path) -> None:
     folder = tmp_path / "fs"
     server = faulty(folder, ["echo"], max_restarts=3)

@@ -13,6 +13,7 @@ from kitchener.config import ApprovalConfig, McpServerConfig
 from kitchener.records import events
 from kitchener.replaying import replay_session
 from tests.mcp.shared.servers import calls, faulty, faulty_over_http, open_desk, settings_of
+from tests.shared.event_loops import ON_TRIO
 
 Opened = Callable[[Path, list[Any]], Any]
 
@@ -104,6 +105,7 @@ async def test_a_question_waits_through_a_restart_and_its_answer_resumes_the_cal
             assert len(report.turns) == 2
 
 
+@ON_TRIO
 async def test_a_server_that_has_forgotten_its_question_is_told_as_such(tmp_path: Path) -> None:
     folder = tmp_path / "fs"
     folder.mkdir()

@@ -14,10 +14,12 @@ from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.mcp.shared.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of, until
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.logs import captured_logs
 from tests.shared.payloads import payload_of
 
 
+@ON_TRIO
 async def test_a_model_calls_a_tool_of_a_server_and_the_turn_replays_identical(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     server = faulty(tmp_path / "fs", [listed("echo", description="Repeats.", inputSchema=schema)])
@@ -81,6 +83,7 @@ async def test_a_cancelled_turn_cancels_its_call_and_the_server_is_told(tmp_path
     assert "notifications/cancelled" in (folder / "notes").read_text()
 
 
+@ON_ASYNCIO
 async def test_calls_of_one_server_run_side_by_side(tmp_path: Path) -> None:
     replies: list[str] = []
 
@@ -121,6 +124,7 @@ async def test_bad_answers_are_errors_that_the_model_can_read(
         assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
 
 
+@ON_TRIO
 async def test_changed_tools_are_told_and_hold_from_the_next_turn_on(tmp_path: Path) -> None:
     """The turn that runs while they change keeps its own, and both turns replay."""
     folder = tmp_path / "fs"
@@ -168,6 +172,7 @@ async def test_tools_that_cannot_be_offered_are_left_out_and_told(tmp_path: Path
     assert "max_definition_bytes = 32,768" in told["'long'"]
 
 
+@ON_ASYNCIO
 async def test_a_server_that_does_not_start_takes_no_turn_with_it(tmp_path: Path) -> None:
     folder = tmp_path / "fs"
     server = faulty(folder, ["echo"], max_restarts=2)
@@ -184,6 +189,7 @@ async def test_a_server_that_does_not_start_takes_no_turn_with_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("pauses", [{"max_restarts": 1}, {"max_restarts": 2, "backoff_max_s": 0.02}], ids=["once", "twice"])
+@ON_TRIO
 async def test_a_server_that_says_nothing_is_waited_for_until_its_limit(tmp_path: Path, pauses: dict[str, Any]) -> None:
     """Also where the limit is many times the pauses. Regression: then it was never given up."""
     folder = tmp_path / "fs"
@@ -213,6 +219,7 @@ async def test_a_command_gets_only_the_environment_that_it_is_given(tmp_path: Pa
     assert "sk-secret" not in reply
 
 
+@ON_ASYNCIO
 async def test_only_allowed_tools_are_offered_and_a_class_may_name_single_ones(tmp_path: Path) -> None:
     server = faulty(tmp_path / "fs", ["echo", "read_a", "read_b", "die"], allow=("echo", "read_*"))
     async with open_desk(tmp_path, {"fs": server}, tools=()) as (runtime, provider):

@@ -14,6 +14,7 @@ from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.mcp.shared.servers import by_message, calls, faulty, listed, offered, open_desk, say, settings_of
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.shown_results import page_in
 
 READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
@@ -66,6 +67,7 @@ async def test_rules_name_servers_and_believe_hints_only_where_the_settings_do(
     assert calls(folder) == [name for name, decision in outcome.items() if decision == "allow"]
 
 
+@ON_TRIO
 async def test_no_text_of_a_server_gets_out_of_the_block_that_labels_it(tmp_path: Path) -> None:
     """Neither a result nor an error, neither in the turn that called nor in a later one; the record names the source."""
     server = faulty(tmp_path / "fs", ["echo", "refuse_with", "fail_with"])
@@ -117,6 +119,7 @@ async def test_each_page_of_a_long_result_is_labelled(tmp_path: Path) -> None:
     assert len(second) > 10_000
 
 
+@ON_ASYNCIO
 async def test_results_of_a_trusted_server_stand_for_themselves(tmp_path: Path) -> None:
     """Where they come from stands in the definition of the tool."""
     server: McpServerConfig = faulty(tmp_path / "fs", ["echo"], trusted=True)
@@ -128,6 +131,7 @@ async def test_results_of_a_trusted_server_stand_for_themselves(tmp_path: Path) 
     assert [(each.get("source"), each.get("untrusted")) for each in found] == [(None, None)]
 
 
+@ON_TRIO
 async def test_an_effect_asks_after_text_of_a_server_that_is_not_trusted(tmp_path: Path) -> None:
     """As `kitchener init` writes it."""
     servers = {
@@ -165,6 +169,7 @@ async def test_an_effect_asks_after_a_question_of_a_server_that_is_not_trusted(
     assert report.is_identical, report.text()
 
 
+@ON_ASYNCIO
 async def test_what_an_agent_says_after_a_question_of_a_server_is_not_trusted_either(tmp_path: Path) -> None:
     """It remembers the question in its later turns, and its caller does not see why it says what it says."""
     server = faulty(tmp_path / "web", ["ask"])

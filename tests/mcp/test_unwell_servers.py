@@ -14,6 +14,7 @@ from kitchener.config import McpServerConfig
 from kitchener.mcp.server import ServerStatistics
 from kitchener.runtime import Runtime
 from tests.mcp.shared.servers import faulty, faulty_over_http, open_desk, say, until
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.logs import captured_logs
 
 # On trio, the library's HTTP client leaves generators of answers that it did not read to their end to the garbage collector.
@@ -46,6 +47,7 @@ async def until_connected(runtime: Runtime) -> None:
     await until(lambda: found(runtime)["state"] == "connected")
 
 
+@ON_ASYNCIO
 async def test_a_call_that_http_answers_in_place_of_the_protocol_fails_alone_and_in_plain_words(tmp_path: Path) -> None:
     """One after the other, at a server that is started once: the connection goes on after each of them."""
     folder = tmp_path / "fs"
@@ -78,6 +80,7 @@ async def test_a_server_over_http_that_answers_nothing_any_more_is_told_with_its
             assert await say(runtime, 'fs__echo {"text": "back"}') == "back"
 
 
+@ON_TRIO
 async def test_a_server_over_http_that_ends_unused_is_missed_and_comes_back_even_after_it_was_given_up(tmp_path: Path) -> None:
     """Regression: it counted as connected until it was called, and once given up it stayed so until a restart."""
     with faulty_over_http(tmp_path / "fs", ["echo"], backoff_max_s=0.2, max_restarts=2) as server, captured_logs() as logs:
@@ -92,6 +95,7 @@ async def test_a_server_over_http_that_ends_unused_is_missed_and_comes_back_even
     assert [each["event"] for each in logs].count("MCP server given up") == 1
 
 
+@ON_ASYNCIO
 async def test_a_server_over_http_that_was_given_up_stays_so_until_it_answers(tmp_path: Path) -> None:
     server = McpServerConfig(url=ELSEWHERE, backoff_max_s=0.1, max_restarts=2)
     with captured_logs() as logs:
@@ -103,6 +107,7 @@ async def test_a_server_over_http_that_was_given_up_stays_so_until_it_answers(tm
     assert [each["event"] for each in logs].count("MCP server given up") == 1
 
 
+@ON_TRIO
 async def test_a_server_over_http_that_hangs_is_missed_after_a_call_that_it_did_not_answer(tmp_path: Path) -> None:
     folder = tmp_path / "fs"
     limits = {"call_timeout_s": 0.3, "connect_timeout_s": 3.0, "backoff_max_s": 30.0}
@@ -116,6 +121,7 @@ async def test_a_server_over_http_that_hangs_is_missed_after_a_call_that_it_did_
             await until_connected(runtime)
 
 
+@ON_ASYNCIO
 async def test_a_command_that_answers_nothing_is_silent_until_it_answers_again(tmp_path: Path) -> None:
     """It is not stopped: it may be busy with a call that nobody waits for."""
     folder = tmp_path / "fs"
@@ -150,6 +156,7 @@ async def test_errors_of_a_server_are_its_own_whatever_their_code_and_words(tmp_
             await check(server.settings)
 
 
+@ON_TRIO
 async def test_a_redirect_to_another_path_of_the_server_is_followed(tmp_path: Path) -> None:
     """As servers answer where `url` lacks a slash at its end."""
     folder = tmp_path / "fs"

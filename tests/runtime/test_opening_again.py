@@ -12,6 +12,7 @@ from kitchener.config import LedgerConfig, RuntimeConfig
 from kitchener.errors import KitchenerError, LedgerDamaged, LedgerLocked, LedgerPathError, RuntimeClosed
 from kitchener.ledger import LedgerClient
 from kitchener.runtime import Runtime, open_runtime
+from tests.shared.event_loops import ON_TRIO
 
 GUEST = "RESIDENT:bo"
 CLASS = "RESIDENT%3Abo"
@@ -88,6 +89,7 @@ async def test_a_place_that_could_not_be_written_is_tried_again(tmp_path: Path) 
         assert await said(runtime, "once more")
 
 
+@ON_TRIO
 async def test_a_damaged_ledger_is_opened_when_it_was_put_right(tmp_path: Path) -> None:
     path = ledger_of(tmp_path, "ho2m")
     async with opened(tmp_path) as runtime:

@@ -13,6 +13,7 @@ from tests.acceptance.stack import QUICK
 from tests.hostile.test_schemas_of_strangers import COSTLY_TO_COMPILE
 from tests.serve.shared.functions import NESTED
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 TEXT_ONLY: dict[str, Any] = {"media_types": ()}
@@ -189,6 +190,7 @@ def too_many(session_id: str) -> dict[str, tuple[str, dict[str, Any]]]:
     }
 
 
+@ON_ASYNCIO
 async def test_more_items_than_can_be_are_refused_at_every_door(tmp_path: Path) -> None:
     """Regression: 20,000 items of a response were a failure of the server, with an error in its log."""
     root = tmp_path / "root"
@@ -201,6 +203,7 @@ async def test_more_items_than_can_be_are_refused_at_every_door(tmp_path: Path) 
         assert client.provider.requests == []
 
 
+@ON_TRIO
 async def test_as_many_items_as_can_be_are_taken(tmp_path: Path) -> None:
     items = [{"role": "system", "content": "a"}] * 19_998
     async with serving(tmp_path / "root") as client:

@@ -9,6 +9,7 @@ from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.telemetry import names
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import open_scripted
+from tests.shared.event_loops import ON_TRIO
 from tests.telemetry.test_spans import forecaster, weather
 from tests.telemetry.watch import Watch
 
@@ -43,6 +44,7 @@ class Renaming(ScriptedProvider):
         return replace(await super().complete(request), served_model=str(request.variables["user_message"]))
 
 
+@ON_TRIO
 async def test_the_model_of_a_response_is_the_one_that_the_answer_names(tmp_path: Path) -> None:
     """Regression: it was the requested one. A text that is no name, and the 33rd name, are not told."""
     watch = Watch()

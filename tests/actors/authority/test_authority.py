@@ -20,6 +20,7 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import BRIDGE, ENFORCE, OTHER, SHADOW, SID, Talk, actions, talk, talking
 from tests.acceptance.memory.memory_kit import EASY
 from tests.acceptance.stack import QUICK, open_scripted, places, read_all, scripted_config
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.payloads import payload_of
 
 THIRD = "SES-0000000c"
@@ -190,6 +191,7 @@ async def test_repeated_failure_is_flagged_whatever_failed(tmp_path: Path) -> No
         assert await ada.flags() == ["REPEATED_FAILURE"]
 
 
+@ON_ASYNCIO
 async def test_a_repeated_failure_defers_the_intent_until_a_message_continues_it(tmp_path: Path) -> None:
     async with talking(tmp_path, intent_max_failures=2, repeated_failure_policy="defer", **ENFORCE) as ada:
         first = await ada.say("apples", "[fail] a", "[fail] b")
@@ -567,6 +569,7 @@ async def test_a_turn_costs_the_same_in_a_long_session(tmp_path: Path) -> None:
         assert min(late) <= 1.2 * min(early), (early, late)
 
 
+@ON_TRIO
 async def test_a_long_session_is_read_back_in_one_pass(tmp_path: Path) -> None:
     """However long the line of projections that refer to one another: none of them is looked up by itself."""
     clock = FakeClock()

@@ -10,6 +10,7 @@ from kitchener.context import estimator, evidence_item
 from kitchener.context.lexical.turn_index import LexicalIndex, LexicalTurn
 from kitchener.records.ref import Ref
 from tests.acceptance.replies.content_kit import ADA, BO, config, model, replies, running
+from tests.shared.event_loops import ON_ASYNCIO
 
 TALK = tuple(
     f"{name} had {what} {when} in town"
@@ -27,6 +28,7 @@ async def tell(runtime: Runtime, subject: str, *messages: str) -> None:
         await runtime.supervisor().handle_turn(message, session_id=session_id)
 
 
+@ON_ASYNCIO
 async def test_a_message_about_nothing_that_was_said_shows_nothing_of_other_sessions(tmp_path: Path) -> None:
     """Two subjects with the same long history, of whom one spoke about the sum, and the other one of a number in it.
 

@@ -17,6 +17,7 @@ from kitchener.context import Ruleset
 from kitchener.runtime import Runtime
 from tests.acceptance.replies.content_kit import ADA, BO, PDF, config, model, png, replies, running
 from tests.acceptance.stack import open_scripted
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 
 async def talk(runtime: Runtime, sessions: int, turns: int) -> list[int]:
@@ -91,6 +92,7 @@ async def test_an_idle_session_keeps_nothing_that_was_evicted(tmp_path: Path) ->
         assert thread.ranking.words.turns == []
 
 
+@ON_ASYNCIO
 async def test_a_long_history_is_read_in_parts_and_whole(tmp_path: Path) -> None:
     async with open_scripted(tmp_path) as runtime:
         ends = await talk(runtime, 2, 150)
@@ -137,6 +139,7 @@ async def test_turns_that_are_handed_over_are_those_that_would_be_read(tmp_path:
             assert handed.known == read.known == 12
 
 
+@ON_TRIO
 async def test_a_message_with_an_image_is_recalled_alike_from_memory_and_after_its_eviction(
     tmp_path: Path, made: list[SubjectTurns]
 ) -> None:

@@ -13,6 +13,7 @@ from kitchener.records.index_keys import external_index_key
 from kitchener.runtime import Runtime
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from tests.acceptance.stack import open_scripted
+from tests.shared.event_loops import ON_ASYNCIO
 
 NAMES = ("one", "two")
 OWNERS = ("ada", "bob", None)
@@ -58,6 +59,7 @@ async def on_record(runtime: Runtime, name: str, owner: str | None, limit: int) 
     return tuple(str(each.payload["session_id"]) for each in found)
 
 
+@ON_ASYNCIO
 async def test_what_a_name_stands_for_is_always_what_is_on_record(tmp_path: Path) -> None:
     """Sessions begin with a name, without one, with a caller's id, and by an import, while others ask."""
 

@@ -25,6 +25,7 @@ from kitchener.records.ref import Ref
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome
+from tests.shared.event_loops import ON_TRIO
 
 SESSION = SessionId("SES-00000001")
 ESTIMATOR = "utf8/3"
@@ -273,6 +274,7 @@ async def test_the_state_of_a_running_session_is_what_its_entries_add_up_to(tmp_
         assert facts(await check_state(runtime, session_id)) == last
 
 
+@ON_TRIO
 async def test_a_session_out_of_budget_is_the_same_when_it_comes_back(tmp_path: Path) -> None:
     async with open_scripted(tmp_path, budget_ceiling=2_500, recent_turns=1) as runtime:
         session_id = await runtime.supervisor().start_session()

@@ -31,10 +31,12 @@ from tests.actors.similarity.kit import (
     vector,
 )
 from tests.actors.time_control import in_stopped_time, pass_time
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.logs import captured_logs
 from tests.shared.payloads import payload_of
 
 
+@ON_ASYNCIO
 async def test_a_message_finds_what_was_said_in_other_words(tmp_path: Path) -> None:
     """The same conversation with and without vectors, and a weight of nothing, which is as without."""
     seen = {}
@@ -100,6 +102,7 @@ async def test_a_replay_needs_no_vectors(tmp_path: Path, mode: str) -> None:
     assert len(report.turns) == len(CHATTER) + 1
 
 
+@ON_TRIO
 async def test_a_text_is_embedded_once_and_never_again(tmp_path: Path) -> None:
     """Also after a restart: kept vectors are used, and nobody is asked for them."""
     first, second = Meanings(), Meanings()
@@ -112,6 +115,7 @@ async def test_a_text_is_embedded_once_and_never_again(tmp_path: Path) -> None:
     assert sorted(second.texts) == sorted(["And the rain?", f"echo: {QUESTION}"])
 
 
+@ON_ASYNCIO
 async def test_lost_vectors_are_made_again(tmp_path: Path) -> None:
     """The file is derived: without it, or with a damaged one, the same is found."""
     for content in (None, b"no database " * 1_000):
@@ -275,6 +279,7 @@ def imported_file(path: Path, *said: str) -> Path:
     return path
 
 
+@ON_TRIO
 async def test_imported_messages_are_embedded_ranked_shown_and_erased_with_their_subject(tmp_path: Path) -> None:
     """What was imported counts by its meaning, a replay of the question needs no model, and vectors go with the subject."""
     settings, meanings, texts = config(tmp_path / "root"), Meanings(), {"ada": DOG, "bo": "Bello, the terrier, barks."}

@@ -8,6 +8,7 @@ from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.runtime.erasure import erase_subject
 from kitchener.sealing import Keyring, Sealer
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say, similarities, vector
+from tests.shared.event_loops import ON_TRIO
 from tests.shared.logs import captured_logs
 
 HELD = unit_vector(vector(DOG))
@@ -38,6 +39,7 @@ async def test_kept_vectors_are_sealed_where_content_is(tmp_path: Path) -> None:
     assert b"ursula" not in files(tmp_path / "True")
 
 
+@ON_TRIO
 async def test_an_erasure_removes_the_subjects_vectors_and_nobody_elses(tmp_path: Path) -> None:
     """In a running program, and by the command's way without one; also where embeddings were turned off since."""
     for name in ("running", "closed"):

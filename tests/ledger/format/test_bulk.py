@@ -273,7 +273,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=examples(few=30, many=1_000))
+@settings(max_examples=examples(few=15, many=1_000))
 @given(
     payloads=st.lists(st.dictionaries(words, json_values, max_size=4), min_size=1, max_size=12),
     step_us=st.sampled_from([0, 1, 999_999, 40_000_000_000]),

@@ -231,7 +231,7 @@ def lose_sectors(synced: int, data: bytes, sector: int, fates: list[int], length
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
-@settings(max_examples=examples(few=60, many=1_500))
+@settings(max_examples=examples(few=30, many=1_500))
 @given(
     commits=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     index=st.sampled_from(["kept", "lost", "older"]),

@@ -37,6 +37,7 @@ from tests.ledger.support import (
     open_ledger,
     segments_of,
 )
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.logs import captured_logs
 from tests.shared.property_examples import examples
 from tests.verifier.kit import needs_node, node, refused
@@ -133,6 +134,7 @@ async def test_a_manifest_vouches_for_what_was_written_also_where_the_file_was_c
     assert not verify_file(path).ok
 
 
+@ON_TRIO
 async def test_what_stood_in_a_file_when_it_was_opened_is_finished_with_what_follows(tmp_path: Path) -> None:
     """More than one commit hashes of it."""
     path, config = tmp_path / "l.jsonl", segments_of(10 << 20, durability="os")
@@ -274,6 +276,7 @@ def test_the_golden_ledgers_are_right_to_the_other_verifier_too() -> None:
     assert refused([GOLDEN, WITH_TREES]) == []
 
 
+@ON_ASYNCIO
 async def test_what_a_session_costs_does_not_depend_on_the_ledgers_length(tmp_path: Path) -> None:
     """Reads are counted, not times: opening, and reading one session, in ledgers of which one is ten times as long."""
     counted = []
@@ -638,6 +641,7 @@ steps = st.lists(
 
 @settings(max_examples=examples(few=8, many=300))  # on each event loop
 @given(steps=steps, segment_bytes=st.sampled_from([1, 900, 2_500]))
+@ON_TRIO
 async def test_a_ledger_in_segments_is_a_list_that_survives(steps: list[tuple[str, int]], segment_bytes: int) -> None:
     """Against a plain list: what was committed is there after every crash, and nothing but what was written."""
     config = segments_of(segment_bytes, durability="os")

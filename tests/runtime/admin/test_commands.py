@@ -41,6 +41,7 @@ from tests.acceptance.stack import Hold, echo, outcome, portrait, read_all
 from tests.cli.shared.command_list import every_command
 from tests.memory.shared.kit import learned
 from tests.runtime.admin.admin_kit import command, listening, listening_config
+from tests.shared.event_loops import ON_ASYNCIO
 from tests.shared.payloads import payload_of
 
 ADA, BO = "ada", "bo"
@@ -243,6 +244,7 @@ async def test_a_learned_line_is_deactivated_for_the_next_turn(tmp_path: Path) -
             runtime.memory()
 
 
+@ON_ASYNCIO
 async def test_a_session_of_another_root_is_imported_and_goes_on(tmp_path: Path) -> None:
     theirs, root = tmp_path / "theirs", tmp_path / "plane"
     async with listening(theirs) as runtime:

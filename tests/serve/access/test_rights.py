@@ -9,6 +9,7 @@ import pytest
 
 from kitchener.config import ServeRight
 from tests.serve.shared.requests import Asked, Client, serving
+from tests.shared.event_loops import ON_TRIO
 
 RIGHTS: Final[tuple[ServeRight, ...]] = get_args(ServeRight)
 FILLED: Final = {
@@ -60,6 +61,7 @@ def is_refused(asked: Asked) -> bool:
     return asked.status == 403 and asked.code == "right_missing"
 
 
+@ON_TRIO
 async def test_each_operation_is_for_its_right_alone(tmp_path: Path, keys: Mapping[str, Any]) -> None:
     async with serving(tmp_path / "root", serve=keys) as client:
         wrong = list[tuple[str, str, str]]()

@@ -22,6 +22,7 @@ from kitchener.testing import ScriptedProvider, replay_session, use_tool
 from tests.acceptance.stack import Hold, echo, open_scripted
 from tests.serve.shared.functions import FLAT, NESTED, calling, weather_of
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
 RESPONSES, AGUI = "/v1/responses", "/v1/agui/ADMIN"
@@ -253,6 +254,7 @@ class TestFormats:
         report = await replay_session(session.session_id, config=config)
         assert report.is_identical, report.text()
 
+    @ON_ASYNCIO
     async def test_an_ordinary_client_is_never_told_to_wait(self, tmp_path: Path, processor: Processor) -> None:
         """Even if a check takes thirty times as long as that of an ordinary object, 0.1 ms."""
         async with serving(tmp_path / "root", giving({"n": 1}), serve=clients()) as client:
@@ -265,6 +267,7 @@ class TestFormats:
             processor.check_s = 2 * AT_ONCE_S
             assert {(await by_chat(client)).status for _ in range(5)} == {200}
 
+    @ON_TRIO
     async def test_choices_that_refer_to_each_other_really_cost(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """On the processor's own clock: such a check takes far more than a millisecond, which is what may be used at once."""
         monkeypatch.setattr(compiled_schemas, "thread_time", time.thread_time)

@@ -10,6 +10,7 @@ from kitchener.testing import ScriptedProvider, use_tool
 from tests.serve.agui.front_end import PATH, FrontEnd, checked, of_kind
 from tests.serve.agui.test_agui import calling, send_letter
 from tests.serve.shared.requests import Client, serving
+from tests.shared.event_loops import ON_TRIO
 
 RIGHTS = {"desk": ("chat", "read", "approve", "act_for"), "bot": ("chat", "act_for")}
 
@@ -144,6 +145,7 @@ async def test_another_agent_or_an_unknown_one_is_not_there(tmp_path: Path) -> N
             assert front.last.status == 404
 
 
+@ON_TRIO
 async def test_a_reply_in_many_messages_is_one_reply(tmp_path: Path) -> None:
     pieces = [{"id": f"r:{number}", "role": "assistant", "content": "ab "} for number in range(19_000)]
     asked = {"threadId": "t", "runId": "new", "messages": [MESSAGE, *pieces, {**MESSAGE, "id": "u2"}]}

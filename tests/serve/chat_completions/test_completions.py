@@ -15,6 +15,7 @@ from kitchener.serve.chat_completions.chat_request import CONTINUE
 from kitchener.testing import ScriptedProvider, replay_session, use_tool
 from tests.acceptance.stack import CutShort, Hold, echo
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, serving
+from tests.shared.event_loops import ON_ASYNCIO
 
 CHAT = {"x_openwebui_chat_id": "chat 1"}
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==")
@@ -259,6 +260,7 @@ class TestAConversation:
             assert len({each.headers["x-kitchener-session"] for each in (first, again, third)}) == 3
             assert await said_in(again, client) == [("one", "echo: one")]
 
+    @ON_ASYNCIO
     async def test_only_the_newest_branches_are_searched(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             chat = client.with_headers(**CHAT)

@@ -15,6 +15,7 @@ from kitchener.runtime.portable.conversation_file import SpokenConversation, Spo
 from kitchener.serve.chat_completions.chat_request import CONTINUE, SaidPair
 from kitchener.serve.chat_completions.client_history import ClaimedHistory, Histories, KnownHistory, digest_of
 from tests.serve.shared.requests import Asked, Client, serving
+from tests.shared.event_loops import ON_ASYNCIO
 
 CLIENTS = 20
 
@@ -56,6 +57,7 @@ async def wave(client: Client, *messages: str) -> list[Asked]:
     return [each for _, each in sorted(found.items())]
 
 
+@ON_ASYNCIO
 async def test_many_conversations_at_once_read_no_ledger_after_their_first_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from kitchener.runtime import agent_tool
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.serve.shared.requests import Asked, Client, serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
 
@@ -79,6 +80,7 @@ class TestSessions:
             assert (found.status, found.code) == (429, "rate_limited")
             assert most_s - 20 < int(found.headers["retry-after"]) <= most_s
 
+    @ON_TRIO
     async def test_no_operation_reaches_another_subjects_session(self, tmp_path: Path, keys: Mapping[str, Any]) -> None:
         async with serving(tmp_path / "root", serve=keys, context_mode="enforce") as client:
             ada, bob = (client.with_headers(authorization=f"Bearer {KEYS[name]}") for name in ("ada", "bob"))
@@ -360,6 +362,7 @@ async def test_intents_are_declared_listed_and_changed(tmp_path: Path) -> None:
         assert reopened.json["intents"][0]["is_active"] is True
 
 
+@ON_ASYNCIO
 async def test_the_description_names_every_operation_and_only_schemas_that_it_has(tmp_path: Path) -> None:
     async with serving(tmp_path / "root") as client:
         found = (await client.ask("GET", "/openapi.json")).json

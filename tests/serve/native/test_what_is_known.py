@@ -21,6 +21,7 @@ from kitchener.ledger.reads import Entries
 from kitchener.times import iso_of
 from tests.memory.shared.kit import learned, recur
 from tests.serve.shared.requests import Asked, Client, serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
 
@@ -46,6 +47,7 @@ async def said(client: Client, *messages: str) -> tuple[str, list[str]]:
 
 
 class TestWhy:
+    @ON_ASYNCIO
     async def test_it_says_what_the_command_says(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", context_mode="enforce") as client:
             path, turns = await said(client, "I like tea", "I like coffee", "what do I like?")
@@ -119,6 +121,7 @@ async def read_by(client: Client, path: str, reads: Reads) -> Reads:
 class TestWhatIsRead:
     """The work behind an answer grows with what the turn needs. Counted in entries and bytes, and no time is measured."""
 
+    @ON_TRIO
     async def test_turns_of_other_sessions_are_not_read(self, tmp_path: Path, reads: Reads) -> None:
         """The server has the positions of new entries in memory only. An explanation must not scan the files for them."""
         async with serving(tmp_path / "root", context_mode="enforce") as client:
@@ -134,6 +137,7 @@ class TestWhatIsRead:
             assert max(each.bytes for each in later) < written, "less than each ledger once"
             assert max(each.bytes for each in later) < 2 * max(each.bytes for each in first)
 
+    @ON_ASYNCIO
     async def test_calls_of_other_turns_of_the_session_are_not_read(self, tmp_path: Path, reads: Reads) -> None:
         """Each call in HO1m holds an answer, so these are the largest part of a record."""
         async with serving(tmp_path / "root", context_mode="enforce") as client:

@@ -15,6 +15,7 @@ from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usa
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import CutShort, Hold, echo
 from tests.serve.shared.requests import Asked, Client, serving
+from tests.shared.event_loops import ON_TRIO
 
 PATH = "/v1/responses"
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
@@ -623,6 +624,7 @@ class TestAStreamThatIsCut:
             assert (again.status, again.code) == (410, "subject_erased")
 
 
+@ON_TRIO
 async def test_of_what_followed_a_response_one_turn_is_read_and_not_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
