@@ -344,6 +344,7 @@ def answer(request: PromptRequest) -> Any:
     return echo(request)
 
 
+@ON_ASYNCIO
 async def test_the_page_of_entries_lists_what_is_written(tmp_path: Path) -> None:
     """Turns of every kind; then each entry has the fields of its row, and each row was written."""
     hold = Hold("held", wo_type="synthesize")
@@ -405,6 +406,7 @@ async def test_the_page_of_entries_lists_what_a_message_with_a_file_writes(tmp_p
     assert checked({"HO2m": found}) == {("HO2m", each) for each in own}
 
 
+@ON_TRIO
 async def test_the_page_of_entries_lists_what_requests_for_approval_write(tmp_path: Path) -> None:
     """Of a policy and of a tool; approved, denied, edited, and expired; after text of an untrusted source too."""
     desk, clock = Desk(), FakeClock()

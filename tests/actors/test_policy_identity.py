@@ -20,6 +20,7 @@ from kitchener.config import HO2Config, HO3MemoryConfig
 from kitchener.replaying import replay_session
 from tests.acceptance.stack import open_scripted, read_all, scripted_config
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
+from tests.shared.event_loops import ON_ASYNCIO
 from tests.shared.property_examples import examples
 
 ROOT = Path(__file__).parents[2]
@@ -180,6 +181,7 @@ def test_prompts_and_templates_are_part_of_a_policy_by_what_they_say(tmp_path: P
     assert len({known, other_pack, policy_identity(own, None)}) == 3
 
 
+@ON_ASYNCIO
 async def test_a_replay_under_another_template_says_so(tmp_path: Path) -> None:
     """Also where the template decides nothing, because the class is under the Context Authority."""
     templates = tmp_path / "attention"

@@ -142,6 +142,7 @@ async def test_calls_that_wait_are_answered_one_by_one(tmp_path: Path, stream: b
         assert caught.value.code == "approval_closed"
 
 
+@ON_ASYNCIO
 async def test_a_tool_of_an_mcp_server_waits_under_the_label_of_its_server(tmp_path: Path) -> None:
     def model(request: PromptRequest) -> Any:
         outcomes = [each.content for each in request.messages if each.role == "tool"]

@@ -152,6 +152,7 @@ async def test_a_recorded_answer_that_cannot_stand_is_asked_for_again(tmp_path: 
     check_all(copy)
 
 
+@ON_ASYNCIO
 async def test_numbers_that_only_ho1_knows_are_not_given_again(tmp_path: Path) -> None:
     """HO1m is durable before HO2m: one that a crash left without the plan still counts its work order."""
     root = tmp_path / "live"

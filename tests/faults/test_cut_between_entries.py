@@ -173,6 +173,7 @@ async def test_what_cannot_follow_its_own_decision_is_refused_before_anything_is
         assert actions(await ada.intents()) == done
 
 
+@ON_ASYNCIO
 async def test_a_conflict_that_the_user_made_is_still_asked_about(tmp_path: Path) -> None:
     """He declared the second intent himself, and a crash came in the next turn: recovery decides nothing for him."""
     root, copy = tmp_path / "live", tmp_path / "copy"

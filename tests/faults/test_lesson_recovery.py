@@ -30,7 +30,7 @@ from tests.acceptance.memory.memory_kit import (
 )
 from tests.acceptance.stack import QUICK, open_scripted, places
 from tests.faults.test_consolidation_crash import CUT_OFF, DONE, copied
-from tests.shared.event_loops import ON_ASYNCIO
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 
 async def cut_off(root: Path, copy: Path, where: str) -> None:
@@ -80,6 +80,7 @@ async def test_opening_the_ledgers_ends_what_was_cut_off(tmp_path: Path, where: 
     check_all(copy)
 
 
+@ON_ASYNCIO
 async def test_its_end_names_the_answer_that_it_had(tmp_path: Path) -> None:
     root, copy = tmp_path / "live", tmp_path / "copy"
     await cut_off(root, copy, "learned")
@@ -111,6 +112,7 @@ async def test_no_overlay_is_written_before_its_plan_and_its_answer_are_on_disk(
     assert answered[-1] == "WO_COMPLETED"
 
 
+@ON_TRIO
 async def test_a_line_that_was_taken_back_meanwhile_does_not_return(tmp_path: Path) -> None:
     """Between the crash and the next start somebody deactivates the line: its work order is closed, the line stays out."""
     root, copy = tmp_path / "live", tmp_path / "copy"
@@ -124,6 +126,7 @@ async def test_a_line_that_was_taken_back_meanwhile_does_not_return(tmp_path: Pa
     assert kinds == ["HO3_OVERLAY", "HO3_OVERLAY_DEACTIVATED"]
 
 
+@ON_ASYNCIO
 async def test_a_program_that_consolidates_by_hand_ends_it_with_its_first_call(tmp_path: Path) -> None:
     """Without a runtime nobody opens anything by itself: `run_consolidation` does it, whatever it is asked for."""
     root, copy = tmp_path / "live", tmp_path / "copy"
@@ -151,6 +154,7 @@ async def test_one_that_was_overtaken_by_many_is_found(tmp_path: Path) -> None:
     assert set(map(tuple, found.values())) == {("WO_PLANNED", "WO_ABANDONED:BUDGET")}
 
 
+@ON_TRIO
 async def test_one_that_a_recovery_left_long_after_the_crash_is_found(tmp_path: Path) -> None:
     """Regression: the recovery was killed after it had ended another one. Its entry made the crash look recent."""
     root, copy = tmp_path / "live", tmp_path / "copy"

@@ -62,6 +62,7 @@ async def test_a_reader_creates_and_changes_nothing(tmp_path: Path, index: str) 
         file.chmod(0o700)
 
 
+@ON_TRIO
 async def test_a_reader_finds_an_index_above_the_file(tmp_path: Path) -> None:
     """As a plane root has it: ledgers two levels down, one directory of indexes for all."""
     path = tmp_path / "HO2" / "ADMIN" / "ho2m.jsonl"

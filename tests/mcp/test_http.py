@@ -80,6 +80,7 @@ async def test_a_turn_calls_a_tool_over_http_and_replays_identical(web: HttpServ
     assert report.is_identical, report.text()
 
 
+@ON_ASYNCIO
 async def test_a_refused_token_is_one_clear_problem(web: HttpServer, tmp_path: Path) -> None:
     server = at(web, token="env:OLD_TOKEN", max_restarts=1)
     async with open_desk(tmp_path, {"web": server}) as (runtime, _):
@@ -131,6 +132,7 @@ async def test_as_many_calls_run_side_by_side_as_the_settings_say(web: HttpServe
     assert held == [{"result": "held"}] * 110
 
 
+@ON_TRIO
 async def test_progress_of_a_server_reaches_the_call(web: HttpServer) -> None:
     told: list[tuple[Any, ...]] = []
     async with connected(at(web)) as tools:

@@ -125,6 +125,7 @@ async def test_only_a_call_that_may_be_repeated_is_made_again(tmp_path: Path, hi
     assert reply == "die_once ran" if is_repeated else "outcome unknown" in reply
 
 
+@ON_ASYNCIO
 async def test_hints_of_a_server_that_is_not_believed_repeat_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "fs"
     async with open_desk(tmp_path, {"fs": faulty(folder, [listed("die_once", annotations=IDEMPOTENT)])}) as (runtime, _):

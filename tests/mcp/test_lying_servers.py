@@ -39,6 +39,7 @@ async def test_an_approval_is_void_once_the_server_tells_another_story_of_its_to
     assert calls(folder) == ["change"]
 
 
+@ON_TRIO
 async def test_names_of_tools_cannot_stand_for_others(tmp_path: Path) -> None:
     """Whatever a server calls its tools, they begin with its label, and no two have one name."""
     odd: list[Any] = ["web__search", "../etc", "a b", "a_b", "a.b", "ÄÖ", "wipe", "wipe", "x" * 128]
@@ -87,6 +88,7 @@ async def test_a_tool_whose_schema_is_none_leaves_the_others_in_place(tmp_path: 
     assert told == {f"'{name}'": True for name in bad}
 
 
+@ON_ASYNCIO
 async def test_what_is_no_tool_at_all_is_told_too(tmp_path: Path) -> None:
     tools: list[Any] = [None, 5, [], {}, listed("echo")]
     async with open_desk(tmp_path, {"fs": faulty(tmp_path / "fs", tools)}) as (runtime, provider):
@@ -184,6 +186,7 @@ async def test_a_server_that_will_not_end_is_killed_with_the_runtime(tmp_path: P
         assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
 
 
+@ON_TRIO
 async def test_a_question_cannot_imitate_other_lines_nor_have_a_schema_that_explodes(tmp_path: Path) -> None:
     folder = tmp_path / "fs"
     folder.mkdir()

@@ -59,6 +59,7 @@ async def test_a_server_learns_nothing_of_the_trace_and_the_baggage_of_a_turn(tm
     assert [each for each in sent if each != "progressToken" and not each.startswith("io.modelcontextprotocol/")] == []
 
 
+@ON_TRIO
 async def test_a_hung_call_ends_at_its_time_limit_and_the_server_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "fs"
     async with open_desk(tmp_path, {"fs": faulty(folder, ["hold", "echo"], call_timeout_s=0.3)}) as (runtime, _):
@@ -69,6 +70,7 @@ async def test_a_hung_call_ends_at_its_time_limit_and_the_server_is_told(tmp_pat
     assert "notifications/cancelled" in (folder / "notes").read_text()
 
 
+@ON_ASYNCIO
 async def test_a_cancelled_turn_cancels_its_call_and_the_server_is_told(tmp_path: Path) -> None:
     """Its place is free again, and the server answers others."""
     folder = tmp_path / "fs"
@@ -150,6 +152,7 @@ def _changed(logs: list[Any]) -> list[Any]:
     return [each for each in logs if each["event"] == "MCP tools in place" and each["removed"]]
 
 
+@ON_TRIO
 async def test_tools_that_cannot_be_offered_are_left_out_and_told(tmp_path: Path) -> None:
     deep: dict[str, Any] = {"type": "object"}
     for _ in range(40):
@@ -201,6 +204,7 @@ async def test_a_server_that_says_nothing_is_waited_for_until_its_limit(tmp_path
         assert "did not list its tools within connect_timeout_s = 0.3" in runtime.statistics()["mcp_servers"]["fs"]["problem"]
 
 
+@ON_ASYNCIO
 async def test_a_server_may_start_at_its_first_use(tmp_path: Path) -> None:
     server = faulty(tmp_path / "fs", ["echo"], start="first_use")
     async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
@@ -209,6 +213,7 @@ async def test_a_server_may_start_at_its_first_use(tmp_path: Path) -> None:
         assert runtime.statistics()["mcp_servers"]["fs"]["state"] == "connected"
 
 
+@ON_TRIO
 async def test_a_command_gets_only_the_environment_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTHERS_KEY", "sk-secret")
     monkeypatch.setenv("ITS_KEY", "sk-own")

@@ -95,6 +95,7 @@ def _check_block(told: str) -> None:
     assert told.count(closing) == told.count(opening) == 1
 
 
+@ON_TRIO
 async def test_each_page_of_a_long_result_is_labelled(tmp_path: Path) -> None:
     """The model reads on with the built-in tool, whose own results are trusted."""
 

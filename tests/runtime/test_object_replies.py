@@ -12,6 +12,7 @@ from kitchener.config import RouterConfig
 from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import replay_session
 from kitchener.testing import ScriptedProvider
+from tests.shared.event_loops import ON_ASYNCIO
 from tests.shared.logs import captured_logs
 
 SHIPPED = files("kitchener.actors") / "assets" / "prompts"
@@ -79,6 +80,7 @@ async def test_what_the_settings_or_newer_packs_say_counts(
     assert (response, warned) == (expected, ["ADMIN"] if expected == "as an object" else [])
 
 
+@ON_ASYNCIO
 async def test_a_direct_call_goes_by_an_own_pack_of_then(tmp_path: Path) -> None:
     """What HO1 could not answer is asked under the contract whose pack the class has."""
     prompts = own_prompts(tmp_path / "prompts", "PRM-DIRECT-001.txt")

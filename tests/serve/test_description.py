@@ -25,6 +25,7 @@ from kitchener.config.field_docstrings import DescribedModel, field_docstrings
 from tests.serve.responses.test_responses import asking, send_card
 from tests.serve.shared.described import described
 from tests.serve.shared.requests import Asked, Client, run_request, serving
+from tests.shared.event_loops import ON_TRIO
 
 CHECKED = (
     "not_a_server_error",
@@ -147,6 +148,7 @@ def ask_made_up(sender: Sender, operation: Any, mode: GenerationMode, examples: 
     check()
 
 
+@ON_TRIO
 async def test_the_description_has_the_docstring_of_each_field(tmp_path: Path) -> None:
     """And each field of a request's body has one. They are read from the source when the description is asked for."""
     async with serving(tmp_path / "root", asking("ada"), tools=[send_card]) as client:

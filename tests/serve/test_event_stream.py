@@ -12,6 +12,7 @@ from starlette.types import Message
 from kitchener.config import ServeConfig
 from kitchener.serve.event_stream import COMMENT, OPEN_STREAMS, EventStream, OpenStreams
 from tests.shared.cycles import left_in_cycles
+from tests.shared.event_loops import ON_ASYNCIO
 
 
 async def one_piece() -> AsyncGenerator[bytes, None]:
@@ -114,6 +115,7 @@ async def test_a_client_that_leaves_a_piece_untaken_for_the_time_of_a_request_co
     assert gone == ["gone"]
 
 
+@ON_ASYNCIO
 async def test_a_stream_with_a_comment_leaves_nothing_to_the_collector() -> None:
     """A comment that was taken needs no cancellation at the end, which would leave a cycle."""
 

@@ -12,6 +12,7 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.telemetry import names
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUESTION, open_scripted
+from tests.shared.event_loops import ON_TRIO
 from tests.shared.logs import captured_logs
 from tests.telemetry.watch import Watch, facts
 
@@ -96,6 +97,7 @@ async def test_content_stands_where_the_variable_says(
     assert SECRET not in repr(watch.metrics())
 
 
+@ON_TRIO
 async def test_content_without_a_form_changes_nothing_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A provider of the program asks for a tool with lists that are too deep for JSON, which no ledger takes either."""
     monkeypatch.setenv(names.CAPTURE_CONTENT, "SPAN_AND_EVENT")

@@ -371,6 +371,7 @@ async def test_what_must_be_shown_is_shown_at_any_budget(tmp_path: Path) -> None
         assert "echo:" not in ada.text()
 
 
+@ON_ASYNCIO
 async def test_learned_lines_stand_once(tmp_path: Path) -> None:
     async with talking(tmp_path, ho3_enabled=True, ho3_gate_count_threshold=1, ho3_gate_session_threshold=1, **ENFORCE) as ada:
         await ada.say("apples")

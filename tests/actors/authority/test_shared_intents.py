@@ -20,6 +20,7 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SID, Talk, actions, talking
 from tests.acceptance.stack import Hold, read_all
 from tests.replay.shared.recorded_sessions import TOOLS, model, record, say_all
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 THIRD = "SES-0000000c"
 
@@ -102,6 +103,7 @@ async def test_of_two_sessions_that_close_it_at_once_one_does(tmp_path: Path) ->
         assert closed[0].session_id not in refused
 
 
+@ON_TRIO
 async def test_a_session_keeps_what_the_ledger_says_of_shared_intents_also_after_a_restart(tmp_path: Path) -> None:
     clock = FakeClock()
     async with talking(tmp_path, clock, **ENFORCE) as ada:
@@ -138,6 +140,7 @@ async def test_nothing_is_read_for_it_while_no_intent_is_shared(tmp_path: Path) 
         assert not [key for key in keys if key is not None and key.startswith(SHARED_INTENTS_KEY)]
 
 
+@ON_ASYNCIO
 async def test_turns_below_a_shared_intent_replay_identical(tmp_path: Path) -> None:
     """Each turn reads what stood in the ledger when it began, whatever the other sessions did later."""
     config, (first, second) = await record(tmp_path, ("hello",), sessions=2, context_mode="enforce", intent_mode="classified")
@@ -215,6 +218,7 @@ async def test_leaving_an_active_shared_intent_ends_nothing_and_closing_it_ends_
         assert await ada.flags() == []
 
 
+@ON_TRIO
 async def test_a_message_does_not_close_what_another_session_closed_meanwhile(tmp_path: Path) -> None:
     """The turn began while the shared intent was live. It writes no second closing, and replays so."""
     hold = Hold("well, that is all", wo_type="synthesize")

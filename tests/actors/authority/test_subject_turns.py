@@ -55,6 +55,7 @@ async def test_one_subject_has_no_more_in_memory_than_all_may_have_and_keeps_the
         assert sum(len(item.text) for item in step_by_step[-1].words.turns) <= limit
 
 
+@ON_ASYNCIO
 async def test_subjects_without_turns_are_evicted_too(tmp_path: Path) -> None:
     """A subject takes memory before it says anything, so the number of subjects is bounded by the same limit."""
     async with open_scripted(tmp_path) as runtime:

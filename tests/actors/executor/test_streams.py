@@ -18,6 +18,7 @@ from kitchener.errors import ExecutorError, ProviderError
 from kitchener.records.prompt import StreamItem, ToolUse
 from kitchener.records.turn import TextDelta, TextRetracted, ToolRan, ToolStarted, TurnUpdate
 from tests.actors.executor.executor_kit import Answer, Streamed, open_bench, response, work_order
+from tests.shared.event_loops import ON_TRIO
 from tests.shared.property_examples import examples
 
 WO_ID = "WO-SES-0000000a-001"
@@ -245,6 +246,7 @@ def test_pieces_of_any_answer_never_contradict_the_reply(text: str, cuts: list[i
 
 @settings(max_examples=examples(few=8, many=200))  # the pieces are tried far more often above, without an executor
 @given(reply=REPLIES, cuts=CUTS)
+@ON_TRIO
 async def test_what_a_listener_is_told_adds_up_to_the_reply(
     tmp_path_factory: pytest.TempPathFactory, reply: str, cuts: list[int]
 ) -> None:

@@ -209,6 +209,7 @@ async def check_state(runtime: Runtime, session_id: str) -> SessionState:
     return live
 
 
+@ON_TRIO
 async def test_the_state_of_a_running_session_is_what_its_entries_add_up_to(tmp_path: Path) -> None:
     """After turns of every kind: plain, with tools, retried, escalated, failed, cancelled, turned away, out of budget."""
 

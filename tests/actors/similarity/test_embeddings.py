@@ -47,6 +47,7 @@ async def test_a_message_finds_what_was_said_in_other_words(tmp_path: Path) -> N
     assert seen == {"with": True, "without": False, "weightless": False}
 
 
+@ON_ASYNCIO
 async def test_without_numpy_the_newest_texts_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that brings its own vectors needs no further package; the log says what is missing."""
     monkeypatch.setitem(sys.modules, "numpy", None)
@@ -58,6 +59,7 @@ async def test_without_numpy_the_newest_texts_are_compared(tmp_path: Path, monke
     assert [each["remedy"] for each in logs if each.get("problem") == "numpy is missing"] == ["install kitchener[embeddings]"]
 
 
+@ON_TRIO
 async def test_other_sessions_of_the_subject_are_found_and_those_of_others_are_not(tmp_path: Path) -> None:
     async with opened(config(tmp_path), Meanings()) as runtime:
         await say(runtime, "Our terrier is called Bello.", *CHATTER[:2], subject_id="bo")
@@ -132,6 +134,7 @@ async def test_lost_vectors_are_made_again(tmp_path: Path) -> None:
         assert DOG in again.texts
 
 
+@ON_ASYNCIO
 async def test_vectors_of_another_model_are_not_used(tmp_path: Path) -> None:
     other = Meanings()
     other.model_id = "meanings/2"
@@ -164,6 +167,7 @@ async def test_a_turn_does_not_wait_for_vectors_beyond_the_deadline(tmp_path: Pa
     assert [each["problem"] for each in logs if each["event"] == "no embeddings"] == ["DEADLINE"]
 
 
+@ON_TRIO
 async def test_a_slow_provider_gets_through_a_long_history_bit_by_bit(tmp_path: Path) -> None:
     """The oldest texts come last. What was had before the deadline counts and is kept; later calls are smaller."""
     late, is_slow = Meanings(), True
@@ -245,6 +249,7 @@ async def test_a_vector_of_another_size_than_the_others_does_not_count(tmp_path:
     assert last["scores"] == {}  # only the last reply has the new size, and it is no more similar than the average
 
 
+@ON_ASYNCIO
 async def test_only_the_newest_texts_are_compared_where_memory_is_small(tmp_path: Path) -> None:
     async with opened(config(tmp_path, max_cached=4), Meanings()) as runtime:
         session_id = await say(runtime, DOG, *CHATTER, QUESTION)

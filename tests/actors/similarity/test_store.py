@@ -8,7 +8,7 @@ from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.runtime.erasure import erase_subject
 from kitchener.sealing import Keyring, Sealer
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say, similarities, vector
-from tests.shared.event_loops import ON_TRIO
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.logs import captured_logs
 
 HELD = unit_vector(vector(DOG))
@@ -27,6 +27,7 @@ def files(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((root / "index").glob(f"{FILE}*")))
 
 
+@ON_TRIO
 async def test_kept_vectors_are_sealed_where_content_is(tmp_path: Path) -> None:
     """In plain form a vector would tell what was said, and a plain hash would let anybody test guesses."""
     for seal in (True, False):
@@ -60,6 +61,7 @@ async def test_an_erasure_removes_the_subjects_vectors_and_nobody_elses(tmp_path
         assert DOG not in again.texts  # bo's are still there, and ada's are not asked for: what she said is gone
 
 
+@ON_ASYNCIO
 async def test_a_subject_who_comes_back_finds_nothing_of_before(tmp_path: Path) -> None:
     async with opened(config(tmp_path), Meanings()) as runtime:
         await say(runtime, DOG, *CHATTER[:2])

@@ -199,6 +199,7 @@ async def test_reading_goes_across(path: Path) -> None:
             assert (await store.verify(8)).ok
 
 
+@ON_TRIO
 async def test_a_reader_goes_on_while_segments_are_finished_under_its_hands(path: Path) -> None:
     async with open_ledger(path, config=SMALL) as ledger, LedgerReader.open(path) as reader:
         late = reader.read(after_seq=1)

@@ -150,6 +150,7 @@ async def test_a_session_is_ended(tmp_path: Path) -> None:
         assert again.value.error_class is SessionEnded
 
 
+@ON_ASYNCIO
 async def test_impossible_entries_of_an_active_session_are_voided(tmp_path: Path) -> None:
     root = tmp_path / "plane"
     async with listening(root) as runtime:

@@ -14,6 +14,7 @@ from kitchener.runtime.setting_checks import check_config
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted, read_all, scripted_config
 from tests.replay.shared.recorded_sessions import TOOLS, model
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.payloads import payload_of
 
 NAMES = ("list_packages", "break_down")
@@ -39,6 +40,7 @@ async def test_a_misspelt_class_is_an_error_that_names_the_closest(tmp_path: Pat
         assert (await runtime.supervisor(closest).handle_turn("hello")).response == "echo: hello"
 
 
+@ON_ASYNCIO
 async def test_asking_for_ledgers_opens_no_class(tmp_path: Path) -> None:
     """Regression: `ledgers` made an unknown class known, with ledgers of its own."""
     async with open_scripted(tmp_path, has_classes=False) as runtime:
@@ -150,6 +152,7 @@ async def test_without_a_configured_class_every_class_has_the_given_tools(tmp_pa
     assert {spec.tool_id for request in provider.requests for spec in request.tools} == set(NAMES)
 
 
+@ON_TRIO
 async def test_memory_of_the_default_table_serves_every_class(tmp_path: Path) -> None:
     async with open_scripted(tmp_path, has_classes=False, ho3_enabled=True) as runtime:
         for name in ("one", "two"):
@@ -170,6 +173,7 @@ async def test_a_replay_offers_what_was_offered(tmp_path: Path, recorded: Any, n
 CLASS = {"provider": "scripted", "model": "large", "temperature": 1.25, "max_tokens": 55}
 
 
+@ON_ASYNCIO
 async def test_model_and_sampling_of_a_class_reach_the_request_and_the_record(tmp_path: Path) -> None:
     provider, other = ScriptedProvider(echo), ScriptedProvider(echo)
     models = {"classification": ModelChoice(provider="other")}

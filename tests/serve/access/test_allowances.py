@@ -17,6 +17,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
 from tests.serve.access.test_places import function
 from tests.serve.shared.requests import Client, serving
+from tests.shared.event_loops import ON_TRIO
 
 KEY = "key-of-front-end-0123456789"
 ADA, BOB = {"x_kitchener_subject": "ada"}, {"x_kitchener_subject": "bob"}
@@ -123,6 +124,7 @@ async def test_with_a_share_of_one_only_the_key_has_limits(tmp_path: Path) -> No
     assert found == [200] * 4 + [429]
 
 
+@ON_TRIO
 async def test_many_subjects_take_no_more_memory_than_the_newest_and_those_that_run() -> None:
     allowances = SubjectAllowances(0.25, 600, 64, 3_000)
     running = [RequestPlace((allowances.of(f"running {number}"),)) for number in range(16)]

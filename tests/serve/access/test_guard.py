@@ -15,6 +15,7 @@ from kitchener.serve.access.callers import Callers
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 from tests.shared.logs import captured_logs
 from tests.telemetry.watch import Watch
 
@@ -68,6 +69,7 @@ async def test_a_key_reaches_its_own_subject_agents_and_rights(tmp_path: Path, k
         assert (refused.status, refused.code) == (403, "right_missing")
 
 
+@ON_ASYNCIO
 async def test_a_key_that_acts_for_others_names_the_subject_of_each_request(tmp_path: Path, keys: dict[str, object]) -> None:
     async with serving(tmp_path / "root", serve=keys, agents={"OTHER": {}}) as client:
         desk = client.with_headers(**bearer(DESKS))
@@ -378,6 +380,7 @@ async def test_an_unknown_path_and_method_have_the_form_of_all_errors(tmp_path: 
             assert f"{method} {path}" in found.json["error"]["message"]
 
 
+@ON_TRIO
 async def test_no_log_answer_or_span_has_a_key_or_what_was_said(tmp_path: Path, keys: dict[str, object]) -> None:
     def fail(request: object) -> BaseException:
         return RuntimeError("the model is broken")

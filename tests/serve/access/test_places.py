@@ -18,6 +18,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
 from tests.serve.shared.functions import NESTED
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, serving
+from tests.shared.event_loops import ON_TRIO
 
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
 RESPONSES = "/v1/responses"
@@ -46,6 +47,7 @@ async def ended(ada: Client, path: str) -> None:
             await anyio.lowlevel.checkpoint()
 
 
+@ON_TRIO
 async def test_a_turn_in_the_background_keeps_its_place_until_it_ends(tmp_path: Path) -> None:
     hold = Hold("wait", wo_type="synthesize")
     settings = clients(max_requests=2, requests_per_minute=1_000_000)

@@ -241,6 +241,7 @@ class TestFormats:
                     await anyio.lowlevel.checkpoint()
             assert_told_to_wait(found)
 
+    @ON_ASYNCIO
     async def test_a_turn_that_runs_is_neither_refused_nor_replayed_otherwise(
         self, tmp_path: Path, processor: Processor
     ) -> None:

@@ -14,6 +14,7 @@ from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo
 from tests.serve.agui.front_end import PATH, FrontEnd, kinds, of_kind
 from tests.serve.shared.requests import Asked, Client, serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 PLAIN = [
     "RUN_STARTED",
@@ -172,6 +173,7 @@ class TestThreads:
             await FrontEnd(client, thread=front.session, runs=5).say("three")
             assert await turns_of(client) == [3]
 
+    @ON_TRIO
     async def test_a_run_sent_again_gets_its_one_turn(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             front = FrontEnd(client)
@@ -222,6 +224,7 @@ class TestThreads:
 
 
 class TestInterrupts:
+    @ON_ASYNCIO
     async def test_a_call_that_waits_ends_the_run_and_an_answer_goes_on(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", calling(use_tool("send_letter", to="ada")), tools=[send_letter]) as client:
             front = FrontEnd(client)
@@ -288,6 +291,7 @@ class TestInterrupts:
             await front.resume({"interruptId": asks["id"], "status": "resolved", "payload": {"approved": False}})
             assert "booked" not in front.results[asks["id"]]
 
+    @ON_TRIO
     async def test_a_message_waits_until_what_is_open_is_answered(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", calling(use_tool("send_letter", to="ada")), tools=[send_letter]) as client:
             front = FrontEnd(client)

@@ -8,6 +8,7 @@ from tests.serve.agui.front_end import FrontEnd, of_kind
 from tests.serve.agui.test_agui import measure, send_letter, turns_of
 from tests.serve.shared.functions import PLACE, calling, use_tools, weather_of
 from tests.serve.shared.requests import serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 TOOLS = [{"name": "get_weather", "description": "The weather at a place.", "parameters": PLACE}]
 
@@ -31,6 +32,7 @@ class Screen(FrontEnd):
         return [each for each in self.arguments if each not in self.results]
 
 
+@ON_ASYNCIO
 async def test_calls_of_the_front_end_have_no_result_and_the_next_run_goes_on_with_outputs(tmp_path: Path) -> None:
     model = calling(weather_of("Graz", text="First Graz."), weather_of("Linz", "Wels"))
     async with serving(tmp_path / "root", model) as client:
@@ -86,6 +88,7 @@ async def test_outputs_one_by_one_and_a_tool_of_the_agent_beside_them(tmp_path: 
         assert front.said[-1] == 'heard {"cm":3}, sun, rain'
 
 
+@ON_TRIO
 async def test_a_message_in_place_of_outputs_goes_on_in_the_thread_and_outputs_before_one_are_given_first(
     tmp_path: Path,
 ) -> None:
@@ -121,6 +124,7 @@ async def test_a_round_with_an_interrupt_needs_the_person_and_the_front_end(tmp_
         assert "sun" in front.said[-1]
 
 
+@ON_ASYNCIO
 async def test_a_front_end_that_is_opened_again_is_told_the_calls_that_wait(tmp_path: Path) -> None:
     async with serving(tmp_path / "root", calling(weather_of("Graz"), weather_of("Linz", text="Almost."))) as client:
         front = Screen(client)

@@ -15,7 +15,7 @@ from kitchener.serve.chat_completions.chat_request import CONTINUE
 from kitchener.testing import ScriptedProvider, replay_session, use_tool
 from tests.acceptance.stack import CutShort, Hold, echo
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, serving
-from tests.shared.event_loops import ON_ASYNCIO
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 CHAT = {"x_openwebui_chat_id": "chat 1"}
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==")
@@ -140,6 +140,7 @@ class TestAReply:
                 refused = await client.ask("POST", COMPLETIONS, {"model": "ADMIN", "input": wrong})
                 assert (refused.status, refused.code) == (400, "invalid_request"), wrong
 
+    @ON_ASYNCIO
     async def test_a_reply_is_continued_and_stays_one_reply_to_the_client(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             chat = client.with_headers(**CHAT)
@@ -154,6 +155,7 @@ class TestAReply:
             later = await client.with_headers(**CHAT).chat("one", shown, "two", "echo: two", "three", "echo: three", "four")
             assert later.headers["x-kitchener-session"] == more.headers["x-kitchener-session"]
 
+    @ON_TRIO
     async def test_a_reply_that_a_client_stopped_reading_stays_as_it_shows_it(self, tmp_path: Path) -> None:
         said = ["one", "echo: one", "two", "ec", "three", "echo: three"]
         async with serving(tmp_path / "root") as client:
@@ -183,6 +185,7 @@ class TestAConversation:
             third = await chat.chat("one", " echo: one\n", "two", "echo: two", "three")
             assert await said_in(third, client) == [(each, f"echo: {each}") for each in ("one", "two", "three")]
 
+    @ON_ASYNCIO
     async def test_it_goes_on_after_a_restart(self, tmp_path: Path) -> None:
         sessions = []
         for messages in (("one",), ("one", "echo: one", "two")):
@@ -223,6 +226,7 @@ class TestAConversation:
             found = await chat.ask("POST", COMPLETIONS, {"model": "ADMIN", "messages": said})
             assert found.headers["x-kitchener-session"] != second.headers["x-kitchener-session"]
 
+    @ON_TRIO
     async def test_an_edited_message_begins_a_branch_that_knows_what_came_before(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             chat = client.with_headers(**CHAT)

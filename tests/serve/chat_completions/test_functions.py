@@ -9,6 +9,7 @@ from kitchener import tool
 from kitchener.config import ServeClientConfig
 from tests.serve.shared.functions import FLAT, NESTED, calling, use_tools, weather_of
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, serving
+from tests.shared.event_loops import ON_ASYNCIO
 
 CHAT = {"x_chat_id": "c"}
 ASK = {"role": "user", "content": "What is the weather?"}
@@ -215,6 +216,7 @@ class TestOtherWaysToGoOn:
 
 
 class TestApprovals:
+    @ON_ASYNCIO
     async def test_a_round_with_both_waits_for_the_person_and_for_the_client(self, tmp_path: Path) -> None:
         model = calling(use_tools(("send_card", {"to": "bo"}), ("get_weather", {"at": "Graz"})))
         async with serving(tmp_path / "root", model, tools=[send_card]) as client:

@@ -19,6 +19,7 @@ from tests.mcp.shared.servers import by_message, settings_of
 from tests.serve.metrics.metrics_text import read_metrics
 from tests.serve.native.test_sessions import asking_model, send_letter
 from tests.serve.shared.requests import Client, serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 OPERATORS = "key-of-operator-0123456789"
 
@@ -109,6 +110,7 @@ async def test_an_mcp_server_that_nobody_has_used_yet_is_not_told_to_be_gone(tmp
     assert used[name] == 0
 
 
+@ON_ASYNCIO
 async def test_turns_that_came_to_nothing_are_told_apart(tmp_path: Path) -> None:
     async with serving(tmp_path / "root", ScriptedProvider([RuntimeError("broken")] * 9)) as client:
         path = f"/v1/sessions/{(await client.ask('POST', '/v1/sessions', {})).json['session_id']}/messages"
@@ -136,6 +138,7 @@ async def test_a_request_that_is_refused_for_what_it_says_is_no_turn(tmp_path: P
         assert now['kitchener_turn_seconds_count{agent="ADMIN"}'] == 1
 
 
+@ON_TRIO
 async def test_turns_are_told_apart_by_agent_class_at_every_door(tmp_path: Path) -> None:
     """The classes are those of the settings: an agent that nobody asked has counts of 0, and a made-up name has none."""
     async with serving(tmp_path / "root", ScriptedProvider(echo), agents={"SALES": {}, "IDLE": {}}) as client:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.serve.shared.requests import serving
+from tests.shared.event_loops import ON_TRIO
 
 
 async def test_a_key_learns_what_it_reaches_and_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +33,7 @@ async def test_without_keys_everybody_is_told_that_none_is_needed(tmp_path: Path
         assert (told["subject_id"], told["needs_key"], "erase" in told["rights"]) == ("local", False, True)
 
 
+@ON_TRIO
 async def test_a_key_of_several_agents_without_admin_is_asked_to_name_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

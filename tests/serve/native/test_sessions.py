@@ -301,6 +301,7 @@ class TestApprovals:
             resolved = [each async for each in client.runtime.ledgers().ho2m.read(entry_type=events.APPROVAL_RESOLVED)]
             assert [each.payload["answered_by"] for each in resolved] == ["local"]
 
+    @ON_TRIO
     async def test_a_call_of_an_agent_that_was_asked_is_listed_for_a_key_that_reaches_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

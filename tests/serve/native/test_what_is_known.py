@@ -65,6 +65,7 @@ class TestWhy:
             assert whole.json == view_json(views[2], views[2].explain_all())
             assert changed == diff_json(views[1], views[2])
 
+    @ON_ASYNCIO
     async def test_what_the_session_does_not_have_is_not_found(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", context_mode="enforce") as client:
             path, (turn,) = await said(client, "hello")
@@ -222,6 +223,7 @@ class TestErasure:
     async def _erase(self, client: Client, subject_id: str) -> Asked:
         return await client.ask("POST", "/v1/subject/erase", {"subject_id": subject_id})
 
+    @ON_TRIO
     async def test_the_subject_is_erased_and_nobody_else(self, tmp_path: Path, keys: Mapping[str, Any]) -> None:
         async with serving(tmp_path / "root", serve=keys, ho3_enabled=True) as client:
             ada, bob = of(client, "ada"), of(client, "bob")

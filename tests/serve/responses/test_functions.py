@@ -8,6 +8,7 @@ import pytest
 from tests.serve.responses.test_responses import PATH, answer_item, deltas, kinds, send_card, text_of, told
 from tests.serve.shared.functions import FLAT, NESTED, calling, use_tools, weather_of
 from tests.serve.shared.requests import Asked, Client, serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 ASK = "What is the weather?"
 CALLED = [
@@ -36,6 +37,7 @@ def both() -> Any:
 
 
 class TestReadingBack:
+    @ON_TRIO
     async def test_calls_and_outputs_are_retrieved_streamed_again_and_listed_also_after_a_restart(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", calling(weather_of("Graz"))) as client:
             made = await respond(client, ASK, stream=True)
@@ -110,6 +112,7 @@ class TestGoingOn:
             more = (await respond(client, said)).json
             assert more["conversation"] == done["conversation"] == asked["conversation"]
 
+    @ON_ASYNCIO
     async def test_the_same_outputs_again_are_the_same_response_and_others_are_refused(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root", calling(weather_of("Graz"))) as client:
             asked = (await respond(client, ASK)).json

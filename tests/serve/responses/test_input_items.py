@@ -11,6 +11,7 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import Hold, echo
 from tests.serve.responses.test_responses import KEYS, PATH, answer_item, asking, respond, send_card
 from tests.serve.shared.requests import Client, serving
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -26,6 +27,7 @@ def text_of(items: list[Any]) -> list[str]:
     return [part["text"] for each in items for part in each.get("content", ()) if "text" in part]
 
 
+@ON_TRIO
 async def test_a_response_lists_the_conversation_up_to_its_message(tmp_path: Path) -> None:
     async with serving(tmp_path / "root") as client:
         first = (await respond(client, "one")).json
@@ -40,6 +42,7 @@ async def test_a_response_lists_the_conversation_up_to_its_message(tmp_path: Pat
         assert text_of(await items_of(client, second["id"])) == ["one", "echo: one", "two"]
 
 
+@ON_ASYNCIO
 async def test_pages_follow_each_other_in_both_orders(tmp_path: Path) -> None:
     async with serving(tmp_path / "root") as client:
         last = {"id": None}

@@ -15,7 +15,7 @@ from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usa
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import CutShort, Hold, echo
 from tests.serve.shared.requests import Asked, Client, serving
-from tests.shared.event_loops import ON_TRIO
+from tests.shared.event_loops import ON_ASYNCIO, ON_TRIO
 
 PATH = "/v1/responses"
 KEYS = {"ada": "key-of-ada-0123456789", "bob": "key-of-bob-0123456789"}
@@ -250,6 +250,7 @@ async def said_in(response: Any, client: Client) -> list[str]:
 
 
 class TestGoingOn:
+    @ON_TRIO
     async def test_the_previous_response_names_the_session(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             first = (await respond(client, "one")).json
@@ -268,6 +269,7 @@ class TestGoingOn:
             session = await client.runtime.supervisor().session(other["conversation"]["id"])
             assert [each.user_message async for each in session.read_history()] == ["one", "other"]
 
+    @ON_ASYNCIO
     async def test_a_header_names_the_conversation_and_the_previous_response_the_turn_in_it(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             chat = client.with_headers(x_chat_id="c")
@@ -282,6 +284,7 @@ class TestGoingOn:
             assert third["conversation"] == edited[0]["conversation"]
             assert await said_in(third, client) == ["one", "zwei", "drei"]
 
+    @ON_TRIO
     async def test_a_header_that_names_another_conversation_counts_before_the_previous_response(self, tmp_path: Path) -> None:
         """The new conversation knows what was said until that response, as a copy of a chat does."""
         async with serving(tmp_path / "root") as client:
@@ -341,6 +344,7 @@ class TestGoingOn:
             edited = (await respond(chat, items("one", "echo: ONE", "two"))).json
             assert second["conversation"] == first["conversation"] != edited["conversation"]
 
+    @ON_ASYNCIO
     async def test_a_request_sent_again_with_its_key_gets_its_one_response(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:
             first = (await respond(client, "one")).json
@@ -453,6 +457,7 @@ class TestApproval:
             said = [{"role": "user", "content": "a card"}, answer_item(waiting, approve=False, reason="not today")]
             assert "not today" in text_of((await respond(client, said)).json)
 
+    @ON_TRIO
     async def test_several_calls_are_answered_one_by_one_or_at_once(self, tmp_path: Path) -> None:
         for at_once in (False, True):
             async with serving(tmp_path / f"root{at_once}", asking("ada", "bob"), tools=[send_card]) as client:
@@ -466,6 +471,7 @@ class TestApproval:
                     done = await respond(client, [answer_item(other)])
                 assert all(f"sent to {each}" in text_of(done.json) for each in ("ada", "bob"))
 
+    @ON_ASYNCIO
     async def test_a_client_that_leaves_has_given_all_of_its_answers(self, tmp_path: Path) -> None:
         runs, goes_on, both, ran = anyio.Event(), anyio.Event(), anyio.Event(), list[str]()
 
