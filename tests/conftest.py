@@ -12,9 +12,9 @@ import socket
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import cycle
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -59,6 +59,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+TAKE_TURNS: Final = frozenset(
+    ("cli", "clients", "examples", "hostile", "operations", "serve", "telemetry", "testing", "tuning")
+)
+"""Rooms of what stands around the core. The single tests of one of their modules count as the cases of a table."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The cases of a table of two or more take turns at the event loops; `make soak` runs them on the other one too.
@@ -75,11 +81,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if spec is not None and isinstance(loop, str) and item.get_closest_marker("soak") is None:
             case = "-".join(sorted({*spec.id.split("-")} - {loop}))  # the loop stands before or after the rest
             tables[item.nodeid.partition("[")[0]].setdefault(case, {})[loop] = item
-    for cases in tables.values():
-        if len(cases) >= 2:
-            for loop, found in zip(cycle(("asyncio", "trio")), cases.values(), strict=False):
-                if len(found) == 2:
-                    found[loop].add_marker("soak")
+    singles = defaultdict[str, list[dict[str, pytest.Item]]](list)
+    for name, cases in tables.items():
+        module = name.partition("::")[0]
+        if len(cases) > 1:
+            take_turns(cases.values())
+        elif module.split("/")[1] in TAKE_TURNS:
+            singles[module] += cases.values()
+    for cases in singles.values():
+        take_turns(cases)
+
+
+def take_turns(cases: Iterable[dict[str, pytest.Item]]) -> None:
+    """Leaves one case of each pair to `make soak`: of the first pair that on asyncio, of the second that on trio, and so on."""
+    for loop, found in zip(cycle(("asyncio", "trio")), cases, strict=False):
+        if len(found) == 2:
+            found[loop].add_marker("soak")
 
 
 @pytest.hookimpl(optionalhook=True)

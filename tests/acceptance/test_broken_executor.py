@@ -18,7 +18,6 @@ from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenStack
 from tests.acceptance.stack import ScriptedExecutor, echo, fitting, read_all, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 DIRECT = "PRC-DIRECT-002"
 BROKEN: Final[dict[str, Any]] = {"synthesize_contract_id": "PRC-NOWHERE-001", "instructions": "You are Bo."}
@@ -77,7 +76,6 @@ async def test_only_if_the_direct_call_fails_too_the_user_gets_the_apology(tmp_p
     assert ho1m[-1].payload["governance_violation"] is True
 
 
-@ASYNCIO_FIRST
 async def test_the_direct_call_keeps_to_the_budget_of_the_turn(tmp_path: Path) -> None:
     """Where instructions, message and reply do not fit, the model is not asked."""
     provider = direct("never")
@@ -87,7 +85,6 @@ async def test_the_direct_call_keeps_to_the_budget_of_the_turn(tmp_path: Path) -
     assert provider.requests == []
 
 
-@TRIO_FIRST
 async def test_the_programs_own_degraded_call_comes_first(tmp_path: Path) -> None:
     """Where one is given, the gateway is not asked, and the turn replays with the recorded reply."""
 
@@ -100,7 +97,6 @@ async def test_the_programs_own_degraded_call_comes_first(tmp_path: Path) -> Non
     assert DIRECT not in [request.contract_id for request in provider.requests]
 
 
-@ASYNCIO_FIRST
 async def test_the_direct_call_is_routed_as_a_reply(tmp_path: Path) -> None:
     """By the tags and models of synthesis, also where classification was what broke."""
     models = {"synthesis": {"model": "large"}}

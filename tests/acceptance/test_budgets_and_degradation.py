@@ -29,7 +29,6 @@ from tests.acceptance.stack import (
     synthesizes,
 )
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 LARGE = Cost(input_tokens=2_000, output_tokens=1_000, llm_calls=1)
 
@@ -189,7 +188,6 @@ async def test_an_executor_that_returns_nonsense_never_breaks_a_turn(by_hand: Op
         assert (await stack.turn("again", session_id=session_id)).response == "re: again"
 
 
-@TRIO_FIRST
 async def test_many_failures_of_aborted_turns_do_not_poison_the_session(by_hand: OpenStack) -> None:
     """More failed work orders than are remembered, then a retry that succeeds: the turn completes as always."""
     hanging = anyio.Event()
@@ -251,7 +249,6 @@ async def test_text_without_a_canonical_form_is_refused_and_harms_nothing(runtim
     assert digest(payload_of(completed[-1])["user_message"].encode()) == digest("whole \U0001f600 \x00 \u2028".encode())
 
 
-@ASYNCIO_FIRST
 async def test_a_failed_work_orders_reason_decides_what_the_user_reads(by_hand: OpenStack) -> None:
     """A model that cannot be reached, or takes too long, is told apart in the reply; no internals are shown."""
     replies = set()
@@ -271,7 +268,6 @@ async def test_a_failed_work_orders_reason_decides_what_the_user_reads(by_hand: 
     assert len(replies) == 3
 
 
-@ASYNCIO_FIRST
 async def test_a_reply_of_any_size_gives_a_result(tmp_path: Path) -> None:
     """Around the largest entry there is no size at which a turn breaks: the reply comes whole, or the result says why not."""
     size = 0

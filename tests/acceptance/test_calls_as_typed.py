@@ -31,7 +31,6 @@ from kitchener.records.work_order import Cost
 from kitchener.testing import FakeClock
 from tests.acceptance.memory.memory_kit import ADA, LESSON, MANUAL, QUESTIONS, say, student
 from tests.acceptance.stack import QUICK, places, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 SETTINGS = """
 plane_root = "plane"
@@ -50,7 +49,6 @@ intent_mode = "classified"
 """
 
 
-@TRIO_FIRST
 async def test_a_settings_file_a_tool_and_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first program of a user."""
     monkeypatch.chdir(tmp_path)
@@ -74,7 +72,6 @@ async def test_a_settings_file_a_tool_and_a_stream(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "plane" / "HO2" / "RESIDENT%3Abo" / "ho2m.jsonl").exists()
 
 
-@ASYNCIO_FIRST
 async def test_the_candidates_of_a_result_are_consolidated_as_they_stand(tmp_path: Path) -> None:
     """They know whose memory they count in, and a model sees what was learned from them in the subject's next turn."""
     async with open_runtime(scripted_config(tmp_path, **MANUAL), providers={"scripted": student()}) as runtime:
@@ -92,7 +89,6 @@ async def test_the_candidates_of_a_result_are_consolidated_as_they_stand(tmp_pat
         assert (await say(runtime)).consolidation_candidates == []
 
 
-@TRIO_FIRST
 async def test_a_repeated_message_gets_candidates_that_know_their_namespace_too(tmp_path: Path) -> None:
     """The result is read from the ledger, after a restart."""
     config = scripted_config(tmp_path, **MANUAL)
@@ -105,7 +101,6 @@ async def test_a_repeated_message_gets_candidates_that_know_their_namespace_too(
     ]
 
 
-@ASYNCIO_FIRST
 async def test_a_signal_that_names_no_memory_or_another_is_refused(tmp_path: Path) -> None:
     """Nothing is learned about the wrong person."""
     async with open_runtime(scripted_config(tmp_path, **MANUAL), providers={"scripted": student()}) as runtime:
@@ -170,7 +165,6 @@ async def test_lines_are_selected_from_what_the_memory_returns(tmp_path: Path) -
         chosen["line_of_context"]
 
 
-@TRIO_FIRST
 async def test_a_runtime_needs_no_settings_file(tmp_path: Path) -> None:
     """A configuration object, or only a root."""
     async with open_runtime(RuntimeConfig(plane_root=str(tmp_path / "a"), agents={"ADMIN": HO2Config()})) as runtime:
@@ -179,7 +173,6 @@ async def test_a_runtime_needs_no_settings_file(tmp_path: Path) -> None:
         assert (await runtime.supervisor().handle_turn("hello")).response
 
 
-@TRIO_FIRST
 async def test_intents_are_changed_by_the_shortest_calls(tmp_path: Path) -> None:
     """All through the session's queue, like turns."""
     config = scripted_config(tmp_path, context_mode="enforce", intent_mode="classified")

@@ -22,7 +22,6 @@ from tests.acceptance.stack import QUICK, echo, open_scripted, read_all, scripte
 from tests.cli.conftest import Cli, cli
 from tests.gateway.shared.fake_server import events as streamed
 from tests.gateway.shared.fake_server import fake_server
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 __all__ = ["cli"]
 SID: Final = "SES-0000000a"
@@ -71,7 +70,6 @@ class Talk:
         return [request.wo_type for request in self.provider.requests]
 
 
-@ASYNCIO_FIRST
 async def test_with_rules_a_turn_makes_one_model_call_and_its_classification_is_a_work_order_on_record(tmp_path: Path) -> None:
     talk = Talk(tmp_path, classify="rules")
     await talk.say("Which hotels are there in Oslo?")
@@ -92,7 +90,6 @@ async def test_with_rules_a_turn_makes_one_model_call_and_its_classification_is_
     assert (classified["speech_act"], classified["labels"]) == ("question", {"domain": "travel", "task": "lookup"})
 
 
-@TRIO_FIRST
 async def test_rules_request_no_tool_and_the_reply_is_offered_all(tmp_path: Path) -> None:
     """The offline model, which classifies by the same rules, requests the tool of this command while it classifies."""
 
@@ -131,7 +128,6 @@ async def test_intents_and_signals_follow_from_the_classification(
     assert set(signal_ids(tmp_path)) == {*signals, "outcome:success"}
 
 
-@ASYNCIO_FIRST
 async def test_without_classification_a_turn_has_no_such_work_order_and_the_reply_is_offered_tools(tmp_path: Path) -> None:
     talk = Talk(tmp_path, classify="off")
     await talk.say("List the installed packages")
@@ -141,7 +137,6 @@ async def test_without_classification_a_turn_has_no_such_work_order_and_the_repl
     assert list(request.variables["prior_results"]) == []
 
 
-@ASYNCIO_FIRST
 async def test_the_library_asks_a_model_by_default_and_it_may_have_a_provider_of_its_own(tmp_path: Path) -> None:
     assert HO2Config().classify == "model"
     talk = Talk(tmp_path)

@@ -18,7 +18,6 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.memory.memory_kit import LESSON, MANUAL
 from tests.acceptance.stack import QUESTION, echo, read_all, scripted_config
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 TYPES: Final = {"classification": "classify", "synthesis": "synthesize", "verification": "verify"}
 NIGHT: Final = "RESIDENT:night"
@@ -55,7 +54,6 @@ async def test_a_route_of_a_type_reaches_a_second_provider(tmp_path: Path, tag: 
     assert routes.count(("scripted", "scripted-1", "default")) == 2
 
 
-@TRIO_FIRST
 async def test_the_tags_of_a_class_come_before_those_of_types(tmp_path: Path) -> None:
     """Every call of the class goes where its tag leads, whatever routes its types have; other classes are as they were."""
     routes = {"night": {"provider_id": "second"}, "synthesis": {"provider_id": "scripted", "model_id": "large"}}
@@ -68,7 +66,6 @@ async def test_the_tags_of_a_class_come_before_those_of_types(tmp_path: Path) ->
     assert [each["route_reason"] for each in attempts] == ["default", "domain_tag:synthesis", "default"]
 
 
-@ASYNCIO_FIRST
 async def test_a_class_names_provider_and_model_of_a_type(tmp_path: Path) -> None:
     """What `models` names holds whatever the routes say; a model alone is asked for at the provider of the route."""
     models = {"classification": {"provider": "second", "model": "tiny"}, "synthesis": {"model": "large"}}
@@ -81,7 +78,6 @@ async def test_a_class_names_provider_and_model_of_a_type(tmp_path: Path) -> Non
     ]
 
 
-@TRIO_FIRST
 async def test_the_tags_of_a_work_order_are_on_record(tmp_path: Path) -> None:
     """`WO_PLANNED` has the class's tags and that of the type, so that a route can be explained from the ledger."""
     config = settings_of(tmp_path, domain_tags=("night", "synthesis"))
@@ -95,7 +91,6 @@ async def test_the_tags_of_a_work_order_are_on_record(tmp_path: Path) -> None:
     }
 
 
-@TRIO_FIRST
 async def test_tools_and_consolidations_carry_their_tags_too(tmp_path: Path) -> None:
     """A tool's work order asks no model; the route of a consolidation decides which model learns."""
 

@@ -21,7 +21,6 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime, OpenStack
 from tests.acceptance.stack import COST, QUESTION, Said, ScriptedExecutor, Stack, echo, fitting, read_all, synthesizes, types_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 COMMAND = {**QUESTION, "speech_act": "command", "tool_request": {"tool_id": "list_packages", "arguments": {"prefix": "k"}}}
 
@@ -340,7 +339,6 @@ async def test_trace_hash_on_quality_gate(runtime: Runtime) -> None:
     assert result.trace_hash is not None
 
 
-@ASYNCIO_FIRST
 async def test_the_trace_holds_this_turn_alone_while_others_run(scripted: OpenRuntime) -> None:
     """Thirty turns at once write one HO1m; each trace hash covers its own turn's entries and nobody else's."""
     results: list[TurnResult] = []

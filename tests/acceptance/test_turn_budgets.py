@@ -17,7 +17,6 @@ from kitchener.replaying import replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all, scripted_config
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 DEFAULT: Final = HO2Config()
 SEARCH: Final = {"speech_act": "command", "tool_request": {"tool_id": "fetch", "arguments": {"size": 100}}}
@@ -100,7 +99,6 @@ async def test_message_within_its_limit_gets_a_reply(tmp_path: Path, length: int
     assert (result.error, result.response) == (None, "read 1 times")
 
 
-@TRIO_FIRST
 async def test_turn_that_runs_out_makes_one_last_call_without_tools(tmp_path: Path) -> None:
     """It is shown them as before, so that a cache serves the prompt, but may call none."""
     provider = fetching(3_000)
@@ -113,7 +111,6 @@ async def test_turn_that_runs_out_makes_one_last_call_without_tools(tmp_path: Pa
     assert result.cost_summary["input_tokens"] + result.cost_summary["output_tokens"] <= 12_000
 
 
-@ASYNCIO_FIRST
 async def test_what_a_cache_served_costs_no_budget(tmp_path: Path) -> None:
     """The same turn under the same budget may use all its rounds, and its cost says why."""
     provider = fetching(3_000, caches=True)
@@ -133,7 +130,6 @@ async def test_what_a_cache_served_costs_no_budget(tmp_path: Path) -> None:
     assert len(replies(uncached)) < len(replies(provider))
 
 
-@TRIO_FIRST
 async def test_results_of_one_reply_have_a_limit_together(tmp_path: Path) -> None:
     """What goes beyond is cut and says so, and the model replies without asking for more."""
     provider = fetching(3_000, at_once=4)
@@ -145,7 +141,6 @@ async def test_results_of_one_reply_have_a_limit_together(tmp_path: Path) -> Non
     assert sum(tokens_of_bytes(len(each)) for each in shown) <= 2_500 + 50  # the notes of those for which nothing was left
 
 
-@ASYNCIO_FIRST
 async def test_classification_that_used_the_budget_up_leaves_a_reply_without_tools(tmp_path: Path) -> None:
     def answer(request: PromptRequest) -> PromptResponse:
         if request.wo_type == "classify":
@@ -158,7 +153,6 @@ async def test_classification_that_used_the_budget_up_leaves_a_reply_without_too
     assert [(bool(each.tools), each.may_call_tools) for each in replies(provider)] == [(True, False)]
 
 
-@TRIO_FIRST
 async def test_tools_stay_offered_after_one_that_classification_called(tmp_path: Path) -> None:
     """Find hotels and book the first: the second call depends on the first one's result."""
 

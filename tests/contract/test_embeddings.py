@@ -18,7 +18,6 @@ from kitchener.gateway.embeddings.factory import open_embeddings
 from kitchener.records.embedding import EmbeddingProvider
 from tests.actors.similarity.kit import Meanings, vector
 from tests.gateway.shared.fake_server import Answer, Hit, fake_server
-from tests.shared.sampled_tables import TRIO_FIRST
 
 TEXTS = ("The dog slept on the sofa all day.", "A car broke down in the tunnel.", "", "  \n", "Žluťoučký kůň 🐎", "x" * 5_000)
 NEEDS_EXTRA = pytest.mark.skipif(
@@ -95,7 +94,6 @@ async def test_the_model_has_one_name(provider: EmbeddingProvider) -> None:
 
 
 @NEEDS_EXTRA
-@TRIO_FIRST
 async def test_in_the_static_model_words_of_form_and_marks_do_not_count() -> None:
     async with open_embeddings(RuntimeConfig(embeddings=EmbeddingsConfig(kind="static"))) as static:
         assert static is not None

@@ -23,7 +23,6 @@ from kitchener.testing import FakeClock, ScriptedProvider, prompt_request
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
 from tests.gateway.shared.gateway_kit import Told, gateway_of
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 PRICE: Final = ModelPrice(input_per_million=1.0, output_per_million=10.0)
 DAY_S: Final = 86_400
@@ -91,7 +90,6 @@ async def test_a_refused_call_is_on_record_without_an_attempt(tmp_path: Path) ->
     assert payload_of(failed)["error"]["provider_reason"] == "spending_limit"
 
 
-@TRIO_FIRST
 async def test_the_sums_hold_over_restarts_and_begin_anew_the_next_day(tmp_path: Path) -> None:
     clock, config, provider = FakeClock(), priced(tmp_path, {"subject_day": 0.03}), model()
     outcomes = []
@@ -150,7 +148,6 @@ async def test_calls_side_by_side_never_pass_the_limit(tmp_path: Path) -> None:
     assert 1 <= made == calls <= 4  # of 0.012 each
 
 
-@TRIO_FIRST
 async def test_a_turn_has_a_limit_of_its_own(tmp_path: Path) -> None:
     """Every turn may use it again. Here the classification uses some of it, so none is left for a reply."""
     config = priced(tmp_path, {"turn": 0.013}, classify="model")
@@ -166,7 +163,6 @@ async def test_a_turn_has_a_limit_of_its_own(tmp_path: Path) -> None:
     assert [is_refused(each) for each in await ask(tight, provider, "ada")] == [True]
 
 
-@ASYNCIO_FIRST
 async def test_a_limit_that_is_reached_between_rounds_of_tools_is_told_and_what_ran_stays_on_record(tmp_path: Path) -> None:
     """Each call of the model is checked, not only the first of a turn."""
     config = priced(tmp_path, {"turn": 0.03})
@@ -194,7 +190,6 @@ async def test_a_limit_that_is_reached_between_rounds_of_tools_is_told_and_what_
     assert report.is_identical, report.text()
 
 
-@ASYNCIO_FIRST
 async def test_calls_of_built_in_models_count_nothing_also_after_a_restart(tmp_path: Path) -> None:
     """They are answered beyond every limit, and what they used is not held against other calls."""
     free = priced(tmp_path, {"subject_day_tokens": 10}, provider="offline", model=None)
@@ -205,7 +200,6 @@ async def test_calls_of_built_in_models_count_nothing_also_after_a_restart(tmp_p
     assert not is_refused((await ask(just_enough, model(), "ada"))[0])
 
 
-@TRIO_FIRST
 async def test_a_model_without_a_price_is_refused_and_named(tmp_path: Path) -> None:
     config = priced(tmp_path, {"subject_day": 5.0})
     unknown = config.model_copy(update={"router": config.router.model_copy(update={"prices": {}})})

@@ -28,7 +28,7 @@ from tests.gateway.shared.fake_server import Answer, completion, error, fake_ser
 from tests.gateway.shared.fake_server import events as stream_of
 from tests.hostile.kit import BYSTANDER, bystander, streamed_turn, unless_bystander
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST, sampled
+from tests.shared.sampled_tables import sampled
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime, so that a few attacks tell as much as many."""
@@ -77,7 +77,6 @@ async def fail_often(runtime: Runtime, kind: str, *, times: int = 2, streams: bo
     return result
 
 
-@ASYNCIO_FIRST
 async def test_deep_answers_stop_nobody(tmp_path: Path) -> None:
     provider = ScriptedProvider(on_reply(deep(300)))
     async with open_scripted(tmp_path, provider, limits=FEW, max_retries=0, **OBJECT) as runtime, bystander(runtime):
@@ -255,7 +254,6 @@ async def test_whatever_a_tool_raises_is_told_to_the_model(tmp_path: Path, bug: 
     assert type(BUGS[bug]).__name__ in payload_of(first)["error"]
 
 
-@TRIO_FIRST
 async def test_a_message_of_another_class_is_the_text_it_extends(tmp_path: Path) -> None:
     """`markupsafe.Markup` and its like come out of web frameworks."""
 
@@ -337,7 +335,6 @@ async def test_a_body_of_any_depth_from_the_endpoint_stops_nobody(tmp_path: Path
     assert len(server.hits) >= 2
 
 
-@ASYNCIO_FIRST
 async def test_answers_that_one_subject_spoils_shut_no_provider_for_others(tmp_path: Path) -> None:
     """Regression: five malformed answers in a row, all brought about by one subject, opened the circuit for everybody."""
 
@@ -356,7 +353,6 @@ async def test_answers_that_one_subject_spoils_shut_no_provider_for_others(tmp_p
         assert (await runtime.supervisor().handle_turn("hello", subject_id=BYSTANDER)).response == "echo: hello"
 
 
-@ASYNCIO_FIRST
 async def test_a_reply_without_executor_that_is_no_text_is_an_apology(tmp_path: Path) -> None:
     for said in (None, 7, "half \ud800", "long " * 300_000):
 

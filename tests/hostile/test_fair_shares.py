@@ -20,7 +20,6 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE
 from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted_config
 from tests.hostile.kit import BYSTANDER, bystander
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 MESSAGES = 200
 
@@ -38,7 +37,6 @@ async def until(is_so: Callable[[], bool]) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-@TRIO_FIRST
 async def test_a_flood_of_one_subjects_sessions_delays_nobody_by_more_than_a_turn_each(tmp_path: Path) -> None:
     """Regression: turns waited in one line for all, so a message waited for all that anybody had sent before."""
     hold, asked, running = Hold("flood", wo_type="classify"), list[str](), 4
@@ -67,7 +65,6 @@ async def test_a_flood_of_one_subjects_sessions_delays_nobody_by_more_than_a_tur
     assert turns_before <= 3 * running, "it waited for those who ran, and for the next of each"
 
 
-@ASYNCIO_FIRST
 async def test_a_full_line_of_one_subject_has_places_for_others(tmp_path: Path) -> None:
     outcomes: Counter[str] = Counter()
 
@@ -132,7 +129,6 @@ async def test_readers_who_stop_reading_leave_room_for_others(tmp_path: Path, na
         tasks.cancel_scope.cancel()
 
 
-@TRIO_FIRST
 async def test_a_fork_into_thousands_is_refused(tmp_path: Path) -> None:
     """Regression: ten thousand children took 45 s of CPU, in which nobody was served."""
     async with open_scripted(tmp_path, **ENFORCE) as runtime, bystander(runtime):
@@ -148,7 +144,6 @@ async def test_a_fork_into_thousands_is_refused(tmp_path: Path) -> None:
             pytest.fail(f"the session cannot be used: {error}")
 
 
-@ASYNCIO_FIRST
 async def test_agent_classes_that_callers_name_are_bounded(tmp_path: Path) -> None:
     """Regression: 71 of them used up the 1,024 files that a process may have open, and with them everybody's ledgers."""
     assert LimitsConfig().max_agent_classes == 16
@@ -180,7 +175,6 @@ async def test_where_no_agent_class_is_configured_the_default_one_takes_no_place
             runtime.supervisor("RESIDENT:anybody")
 
 
-@TRIO_FIRST
 async def test_an_erasure_opens_every_class_on_record_whatever_the_limit(tmp_path: Path) -> None:
     """An agent class that is not configured any more may hold what a subject said: no limit keeps it readable."""
     classes = [f"RESIDENT:once-{number}" for number in range(3)]

@@ -25,7 +25,6 @@ from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion
 from tests.gateway.shared.gateway_kit import ask
 from tests.hostile.kit import bystander
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
@@ -186,7 +185,6 @@ async def _read_all_of(stream: AsyncGenerator[Any, None]) -> None:
             pass
 
 
-@ASYNCIO_FIRST
 async def test_a_key_that_an_answer_repeats_reaches_no_ledger_and_no_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +220,6 @@ async def test_a_key_that_an_answer_repeats_reaches_no_ledger_and_no_reader(
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
 
 
-@TRIO_FIRST
 async def test_what_an_answer_calls_its_model_is_content(tmp_path: Path) -> None:
     """It stands bounded beside the text, which is sealed where content is sealed; the plain field names what was asked for."""
     name = "m-hiv-positive\x1b[2J" + "x" * 5_000

@@ -11,10 +11,8 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
 from tests.hostile.kit import BYSTANDER, bystander, unless_bystander
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 
-@TRIO_FIRST
 async def test_a_bystander_is_answered_beside_a_subject_who_behaves(tmp_path: Path) -> None:
     provider = ScriptedProvider(unless_bystander(echo))
     async with open_scripted(tmp_path, provider) as runtime, bystander(runtime) as second:
@@ -25,7 +23,6 @@ async def test_a_bystander_is_answered_beside_a_subject_who_behaves(tmp_path: Pa
     assert second.results[0].response == "echo: bystander 0"
 
 
-@ASYNCIO_FIRST
 async def test_a_bystander_who_gets_an_apology_fails_the_story(tmp_path: Path) -> None:
     def broken(request: PromptRequest) -> Mapping[str, Any] | Exception:
         if request.subject_id == BYSTANDER and request.variables["user_message"] != "bystander 0":

@@ -17,7 +17,6 @@ from kitchener.schemas.pattern_limits import MAX_BACKTRACKS, MAX_PATTERNS, match
 from kitchener.testing import ScriptedProvider, replay_session
 from tests.serve.shared.functions import calling, use_tools
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, serving
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 LARGE = "(?i)[a-z]{4000}"
 """Compiles to more than a megabyte, in some 20 ms."""
@@ -195,7 +194,6 @@ class TestServer:
             report = await replay_session(session.session_id, config=config)
             assert report.is_identical, report.text()
 
-    @ASYNCIO_FIRST
     async def test_arguments_that_are_costly_to_check_are_told_to_the_model(self, tmp_path: Path) -> None:
         schema, value = COSTLY_TO_CHECK["exponential names"]
         async with serving(tmp_path / "root", calling(use_tools(("f", value)))) as client:

@@ -22,7 +22,6 @@ from kitchener.testing import FakeClock
 from tests.acceptance.context.context_kit import OTHER, SID, Talk, talking, without_hashes
 from tests.acceptance.stack import QUICK
 from tests.shared.property_examples import examples
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 Step = tuple[str, int]
 
@@ -134,7 +133,6 @@ async def check_lists(ada: Talk) -> None:
 
 @settings(max_examples=examples(few=5, many=200))
 @given(conversation=st.lists(st.one_of(_SAYS, _SHARING, _CALLS), min_size=4, max_size=14), config=configs)
-@TRIO_FIRST
 async def test_a_session_keeps_what_its_ledger_says(
     anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]
 ) -> None:
@@ -181,7 +179,6 @@ def without_refs(kept: Any) -> Any:
 
 @settings(max_examples=examples(few=4, many=150))
 @given(conversation=steps, config=configs)
-@ASYNCIO_FIRST
 async def test_a_restart_changes_nothing(anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]) -> None:
     whole = {"context_mode": "enforce", **config}
     assert await run(whole, conversation, restarts=False) == await run(whole, conversation, restarts=True)
@@ -192,7 +189,6 @@ async def test_a_restart_changes_nothing(anyio_backend: str, conversation: Seque
     conversation=st.lists(st.one_of(_SAYS, st.sampled_from([("cut", 0), ("restart", 0)])), min_size=4, max_size=10),
     config=configs,
 )
-@TRIO_FIRST
 async def test_a_restart_changes_nothing_in_the_shadow(
     anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]
 ) -> None:

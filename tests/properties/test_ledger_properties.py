@@ -13,7 +13,6 @@ from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_file
 from tests.ledger.support import SetClock, forget_index, numbers
 from tests.shared.property_examples import examples
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 Model = list[tuple[str | None, str, str]]
 SESSIONS = ("SES-00000000", "SES-00000001", "SES-00000002", None)
@@ -55,7 +54,6 @@ async def check(ledger: LedgerClient | LedgerReader, model: Model, after: int, u
 
 @settings(max_examples=examples(few=10, many=400))  # on each event loop
 @given(steps=steps, bound=bounds)
-@ASYNCIO_FIRST
 async def test_a_ledger_is_a_list_that_survives(steps: list[tuple[Any, ...]], bound: tuple[int, int]) -> None:
     with TemporaryDirectory() as directory:
         path, clock = Path(directory) / "l.jsonl", SetClock()

@@ -19,7 +19,6 @@ from kitchener.times import datetime_of
 from tests.memory.shared.kit import ADA, BO, HOUR, NOON, SetClock, at, learned, open_memory
 from tests.memory.shared.oracle import Files, compare, rounded
 from tests.shared.property_examples import examples
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 SIGNALS = ["tool:read_file", "intent:question", "outcome:success"]
 SETTINGS: dict[str, Any] = {
@@ -97,7 +96,6 @@ async def live(memory: HO3Memory, clock: SetClock, life: list[tuple[Any, ...]]) 
 
 @settings(max_examples=examples(few=8, many=500))
 @given(life=steps)
-@TRIO_FIRST
 async def test_folded_along_folded_anew_and_a_plain_scan_agree_at_every_cut(life: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as name:
         root, clock = Path(name), SetClock()
@@ -132,7 +130,6 @@ async def view(memory: HO3Memory, namespace: str, hours: float) -> tuple[Any, ..
 
 @settings(max_examples=examples(few=8, many=500))
 @given(life=steps)
-@ASYNCIO_FIRST
 async def test_one_subject_is_the_same_with_and_without_the_other(life: list[tuple[Any, ...]]) -> None:
     """Whatever ids the other uses: the same event ids, signals, sessions, artifacts."""
     views = []

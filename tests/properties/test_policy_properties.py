@@ -29,7 +29,6 @@ from kitchener.records.ref import Ref
 from kitchener.records.tokens import estimate_tokens
 from kitchener.records.work_order import Constraints, Cost
 from tests.shared.property_examples import examples
-from tests.shared.sampled_tables import TRIO_FIRST
 
 # --- the state of a session ---------------------------------------------------------------------------------------------
 
@@ -310,7 +309,6 @@ class Shelf:
 
 
 @given(fragments, fragments, rules, st.integers(1, 120))
-@TRIO_FIRST
 async def test_a_context_keeps_its_budget_its_order_and_its_hash(
     newest: list[ContextFragment], matching: list[ContextFragment], registry: list[ContextFragment], tokens: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""Tables of which `make test` runs some cases and `make soak` the rest, and single tests of which each loop has its turn.
+"""Tables of which `make test` runs some cases and `make soak` the rest.
 
 A table is every value of one column with every value of the others. A sample has each value of each column at least once, so
 that each kind is met; whether two kinds go together is what the soak finds out.
@@ -6,14 +6,9 @@ that each kind is met; whether two kinds go together is what the soak finds out.
 
 from collections.abc import Collection
 from itertools import product
-from typing import Any, Final
+from typing import Any
 
 import pytest
-
-ASYNCIO_FIRST: Final = pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.soak)])
-"""A costly test of one case, whose claim depends on no event loop: asyncio in `make test`, trio in `make soak`."""
-TRIO_FIRST: Final = pytest.mark.parametrize("anyio_backend", [pytest.param("asyncio", marks=pytest.mark.soak), "trio"])
-"""The same the other way round, so that both loops meet about as many of these tests each time."""
 
 
 def sampled(*columns: Collection[Any]) -> list[Any]:

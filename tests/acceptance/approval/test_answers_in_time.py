@@ -11,12 +11,10 @@ from kitchener.records.turn import TurnResult
 from kitchener.testing import FakeClock
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed, replays
 from tests.acceptance.stack import read_all
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 ONE = [("delete", {"path": "a"})]
 
 
-@ASYNCIO_FIRST
 async def test_a_request_expires(tmp_path: Path) -> None:
     """At the next look, be it an answer or a message; a call that was approved beside it is not made either."""
     root, desk, clock = tmp_path / "root", Desk(), FakeClock()
@@ -41,7 +39,6 @@ async def test_a_request_expires(tmp_path: Path) -> None:
     assert await replayed(root, desk, waiting.session_id, approval={"expires_s": 60}) == 2
 
 
-@TRIO_FIRST
 async def test_an_approval_of_a_tool_that_has_changed_is_void(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model(ONE)) as runtime:
@@ -58,7 +55,6 @@ async def test_an_approval_of_a_tool_that_has_changed_is_void(tmp_path: Path) ->
     assert desk.done == []
 
 
-@ASYNCIO_FIRST
 async def test_a_tool_that_this_process_lacks_can_be_denied_only(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model(ONE)) as runtime:
@@ -99,7 +95,6 @@ async def test_requests_of_a_turn_that_was_cut_off_are_void(tmp_path: Path) -> N
     assert desk.done == ["delete a"]
 
 
-@ASYNCIO_FIRST
 async def test_an_answer_for_an_ended_or_erased_session_is_refused(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model(ONE)) as runtime:
@@ -115,7 +110,6 @@ async def test_an_answer_for_an_ended_or_erased_session_is_refused(tmp_path: Pat
     assert desk.done == []
 
 
-@TRIO_FIRST
 async def test_two_answers_at_once_make_the_call_once(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model(ONE)) as runtime:

@@ -14,12 +14,10 @@ from kitchener.records.turn import TextDelta, ToolRan, TurnUpdate
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
 from tests.acceptance.stack import read_all, scripted_config
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 ENFORCE: Final[Mapping[str, Any]] = {"context_mode": "enforce"}
 
 
-@TRIO_FIRST
 async def test_a_call_waits_until_a_person_allows_it(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
@@ -62,7 +60,6 @@ async def test_the_turn_after_an_answer_can_be_watched(tmp_path: Path, allowed: 
     assert (call.tool_id, call.error is None) == ("delete", allowed)
 
 
-@ASYNCIO_FIRST
 async def test_a_request_survives_a_restart(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
@@ -86,7 +83,6 @@ async def test_a_request_survives_a_restart(tmp_path: Path) -> None:
     assert await replayed(root, desk, waiting.session_id) == 3
 
 
-@TRIO_FIRST
 async def test_a_denied_call_is_not_made_and_the_model_is_told_why(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([("delete", {"path": "a.txt"})])) as runtime:
@@ -100,7 +96,6 @@ async def test_a_denied_call_is_not_made_and_the_model_is_told_why(tmp_path: Pat
     assert await replayed(root, desk, waiting.session_id) == 2
 
 
-@ASYNCIO_FIRST
 async def test_several_calls_of_one_round_are_asked_for_at_once(tmp_path: Path) -> None:
     """Calls before the first that waits have run; those after it wait with it, and run in their order."""
     root, desk = tmp_path / "root", Desk()
@@ -121,7 +116,6 @@ async def test_several_calls_of_one_round_are_asked_for_at_once(tmp_path: Path) 
     assert await replayed(root, desk, waiting.session_id) == 2
 
 
-@TRIO_FIRST
 async def test_a_loop_that_goes_on_can_wait_again(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     rounds = [[("delete", {"path": str(n)}), ("look", {"path": str(n)})] for n in range(3)]
@@ -140,7 +134,6 @@ async def test_a_loop_that_goes_on_can_wait_again(tmp_path: Path) -> None:
     assert await replayed(root, desk, result.session_id) == 4
 
 
-@ASYNCIO_FIRST
 async def test_an_approval_for_the_session_holds_for_later_calls_of_the_tool_there_alone(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([("delete", {"path": "a"})])) as runtime:
@@ -159,7 +152,6 @@ async def test_an_approval_for_the_session_holds_for_later_calls_of_the_tool_the
     assert await replayed(root, desk, waiting.session_id) == 3
 
 
-@TRIO_FIRST
 async def test_a_question_of_a_tool_is_answered_and_its_call_made_again(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([("pay", {"amount": 5}), ("look", {"path": "x"})])) as runtime:
@@ -178,7 +170,6 @@ async def test_a_question_of_a_tool_is_answered_and_its_call_made_again(tmp_path
     assert await replayed(root, desk, waiting.session_id) == 2
 
 
-@ASYNCIO_FIRST
 async def test_no_message_can_have_the_key_of_a_turn_that_goes_on(tmp_path: Path) -> None:
     """Otherwise a message could stand in the place of an approved call, or be answered with its result."""
     root, desk = tmp_path / "root", Desk()
@@ -192,7 +183,6 @@ async def test_no_message_can_have_the_key_of_a_turn_that_goes_on(tmp_path: Path
     assert desk.done == ["delete a"]
 
 
-@TRIO_FIRST
 async def test_an_unknown_request_is_refused(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([("delete", {"path": "a"})])) as runtime:
@@ -207,7 +197,6 @@ async def test_an_unknown_request_is_refused(tmp_path: Path) -> None:
     assert desk.done == []
 
 
-@ASYNCIO_FIRST
 async def test_a_turn_that_goes_on_does_not_show_its_work_order_as_one_that_waits(tmp_path: Path) -> None:
     """Turns in between are told that it waits; the other subject's request is never told. It stays explained and replays."""
     root, desk, settings = tmp_path / "root", Desk(), ENFORCE

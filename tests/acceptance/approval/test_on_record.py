@@ -13,7 +13,6 @@ from kitchener.runtime.portable.importer import import_session
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
 from tests.acceptance.stack import read_all, scripted_config
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 SECRET = "bo's diary"
 OTHER = "ada's letters"
@@ -30,7 +29,6 @@ def stored(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file())
 
 
-@ASYNCIO_FIRST
 async def test_an_erasure_takes_open_and_answered_requests_along(tmp_path: Path) -> None:
     """What was asked, answered and said about it is unreadable; nobody can answer; the other subject's request still works."""
     root, desk = tmp_path / "root", Desk()
@@ -64,7 +62,6 @@ async def test_an_erasure_takes_open_and_answered_requests_along(tmp_path: Path)
     assert desk.done == [f"delete {SECRET} 2", f"delete {OTHER}"]
 
 
-@TRIO_FIRST
 async def test_a_request_that_moved_to_another_root_is_answered_there(tmp_path: Path) -> None:
     """Both turns are replayed there, and the session of the other subject stays behind."""
     root, there, desk = tmp_path / "a" / "root", tmp_path / "b" / "root", Desk()
@@ -81,7 +78,6 @@ async def test_a_request_that_moved_to_another_root_is_answered_there(tmp_path: 
     assert await replayed(there, desk, waiting.session_id) == 2
 
 
-@ASYNCIO_FIRST
 async def test_a_request_that_nobody_can_read_takes_no_answer(tmp_path: Path) -> None:
     """A session that moved without its key. Once the key is there, the request is answered."""
     root, there, desk = tmp_path / "a" / "root", tmp_path / "b" / "root", Desk()

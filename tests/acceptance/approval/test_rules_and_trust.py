@@ -8,7 +8,6 @@ from kitchener.records.prompt import ToolUse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed
 from tests.acceptance.stack import read_all
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 PAGE = ("fetch", {"url": "http://x"})
 INJECTED = (
@@ -20,7 +19,6 @@ INJECTED = (
 )
 
 
-@TRIO_FIRST
 async def test_the_first_rule_that_fits_decides_before_the_decorator_and_the_default(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     rules = [
@@ -41,7 +39,6 @@ async def test_the_first_rule_that_fits_decides_before_the_decorator_and_the_def
     assert await replayed(root, desk, waiting.session_id, **settings) == 1
 
 
-@ASYNCIO_FIRST
 async def test_text_of_strangers_is_fenced_and_marked_in_the_prompt_and_on_record(tmp_path: Path) -> None:
     """The source of a result is on record; nothing in it can end the block that it stands in."""
     root, desk = tmp_path / "root", Desk()
@@ -59,7 +56,6 @@ async def test_text_of_strangers_is_fenced_and_marked_in_the_prompt_and_on_recor
         assert await replayed(root, desk, result.session_id) == 1
 
 
-@TRIO_FIRST
 async def test_an_effect_waits_once_the_turn_has_read_text_of_strangers(tmp_path: Path) -> None:
     """Not the calls that the model asked for together with it: it had not read the text then."""
     root, desk = tmp_path / "root", Desk()
@@ -76,7 +72,6 @@ async def test_an_effect_waits_once_the_turn_has_read_text_of_strangers(tmp_path
     assert await replayed(root, desk, waiting.session_id, **settings) == 2
 
 
-@ASYNCIO_FIRST
 async def test_a_later_turn_that_is_shown_text_of_strangers_asks_too(tmp_path: Path) -> None:
     """A result of an earlier turn that is shown again says where it is from. Another person's session is not affected."""
     root, desk = tmp_path / "root", Desk()
@@ -108,7 +103,6 @@ async def test_a_later_turn_that_is_shown_text_of_strangers_asks_too(tmp_path: P
     assert await replayed(root, desk, first.session_id, **settings) == 5
 
 
-@TRIO_FIRST
 async def test_an_effect_can_be_refused_after_text_of_strangers(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     settings: dict[str, Any] = {"approval": {"after_untrusted": "deny"}}
@@ -119,7 +113,6 @@ async def test_an_effect_can_be_refused_after_text_of_strangers(tmp_path: Path) 
     assert await replayed(root, desk, result.session_id, **settings) == 1
 
 
-@ASYNCIO_FIRST
 async def test_no_more_requests_wait_than_a_session_may_have(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     settings: dict[str, Any] = {"approval": {"max_pending": 2}}
@@ -155,7 +148,6 @@ async def test_a_tool_that_asks_does_not_run_before_the_reply(tmp_path: Path) ->
     assert desk.done == []
 
 
-@TRIO_FIRST
 async def test_no_question_is_asked_of_an_object_and_the_object_comes_after_it(tmp_path: Path) -> None:
     """The one who asked for an object gets it with the turn that goes on."""
     root, desk = tmp_path / "root", Desk()

@@ -26,7 +26,6 @@ from tests.acceptance.approval.kit import Desk, open_desk, replayed
 from tests.acceptance.client_tools.kit import PARIS, SCREEN, WEATHER, model
 from tests.acceptance.stack import QUESTION, Said, ScriptedExecutor, fitting, open_by_hand, open_scripted, read_all
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 TRUSTED: Final[dict[str, Any]] = {"client_tools_trusted": True}
 ENFORCE: Final[dict[str, Any]] = {"context_mode": "enforce", "client_tools_trusted": True}
@@ -43,7 +42,6 @@ def went_on(result: TurnResult | None) -> TurnResult:
     return result
 
 
-@ASYNCIO_FIRST
 async def test_the_caller_runs_its_tool_and_the_turn_goes_on_with_the_output(tmp_path: Path) -> None:
     root, desk, provider = tmp_path / "root", Desk(), model([PARIS], says="Let me look.")
     async with open_desk(root, desk, provider, **TRUSTED) as runtime:
@@ -95,7 +93,6 @@ async def test_a_call_survives_a_restart_and_later_messages_are_told_that_it_was
     assert await replayed(root, desk, waiting.session_id, **settings) == 3
 
 
-@TRIO_FIRST
 async def test_the_model_may_call_again_and_again(tmp_path: Path) -> None:
     """Each answer goes on with the same loop, and with the tools of the message that began it."""
     root, desk = tmp_path / "root", Desk()
@@ -112,7 +109,6 @@ async def test_the_model_may_call_again_and_again(tmp_path: Path) -> None:
     assert await replayed(root, desk, result.session_id, **TRUSTED) == 4
 
 
-@ASYNCIO_FIRST
 async def test_calls_of_one_round_wait_together_and_an_output_may_be_a_failure(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     asked = [("look", {"path": "0"}), PARIS, ("set_colour", {}), ("look", {"path": "1"})]
@@ -161,7 +157,6 @@ async def test_a_round_with_an_approval_waits_for_both(tmp_path: Path, client_fi
     assert await replayed(root, desk, waiting.session_id, **TRUSTED) == 2
 
 
-@TRIO_FIRST
 async def test_a_wrong_call_is_told_to_the_model_and_not_to_the_client(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     wrong = [("get_weather", {"days": "many"})]
@@ -175,7 +170,6 @@ async def test_a_wrong_call_is_told_to_the_model_and_not_to_the_client(tmp_path:
     assert await replayed(root, desk, waiting.session_id, **TRUSTED) == 2
 
 
-@TRIO_FIRST
 async def test_nobody_approves_a_call_of_a_client_and_no_client_answers_for_a_person(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([PARIS, ("delete", {"path": "a"})]), **TRUSTED) as runtime:
@@ -208,7 +202,6 @@ async def test_nobody_approves_a_call_of_a_client_and_no_client_answers_for_a_pe
     assert desk.done == []
 
 
-@ASYNCIO_FIRST
 async def test_what_a_client_returns_is_data_and_makes_effects_wait(tmp_path: Path) -> None:
     """By default a client's words are not trusted: they may be a web page. So are the words by which it failed."""
     root, desk = tmp_path / "root", Desk()
@@ -238,7 +231,6 @@ async def test_what_a_client_returns_is_data_and_makes_effects_wait(tmp_path: Pa
     assert await replayed(tmp_path / "other", desk, waiting.session_id, **trusting) == 2
 
 
-@TRIO_FIRST
 async def test_after_untrusted_text_a_client_is_not_asked_where_effects_are_refused(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     settings: dict[str, Any] = {"approval": {"after_untrusted": "deny"}, **TRUSTED}
@@ -249,7 +241,6 @@ async def test_after_untrusted_text_a_client_is_not_asked_where_effects_are_refu
     assert await replayed(root, desk, result.session_id, **settings) == 1
 
 
-@ASYNCIO_FIRST
 async def test_a_stream_tells_of_calls_and_keeps_the_text_beside_them(tmp_path: Path) -> None:
     root, desk, later = tmp_path / "root", Desk(), list[TurnUpdate]()
 
@@ -274,7 +265,6 @@ async def test_a_stream_tells_of_calls_and_keeps_the_text_beside_them(tmp_path: 
     assert "".join(each.text for each in later if isinstance(each, TextDelta)) == "done: saw x | sun"
 
 
-@ASYNCIO_FIRST
 async def test_calls_expire(tmp_path: Path) -> None:
     root, desk, clock, settings = tmp_path / "root", Desk(), FakeClock(), {"approval": {"expires_s": 60}, **TRUSTED}
     async with open_desk(root, desk, model([PARIS]), clock, **settings) as runtime:
@@ -324,7 +314,6 @@ async def test_a_tool_choice_may_name_a_client_tool(tmp_path: Path) -> None:
         assert (none.client_calls, provider.requests[-1].tools) == ((), ())
 
 
-@TRIO_FIRST
 async def test_an_agent_that_is_asked_by_a_tool_has_none_of_the_client_s_tools(tmp_path: Path) -> None:
     def answer(request: PromptRequest) -> Any:
         if request.wo_type == "classify":
@@ -341,7 +330,6 @@ async def test_an_agent_that_is_asked_by_a_tool_has_none_of_the_client_s_tools(t
         assert nested.response == "none"
 
 
-@ASYNCIO_FIRST
 async def test_a_message_sent_again_brings_the_same_tools(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([PARIS]), **TRUSTED) as runtime:
@@ -356,7 +344,6 @@ async def test_a_message_sent_again_brings_the_same_tools(tmp_path: Path) -> Non
         assert await runtime.supervisor().handle_turn("hi", client_tools=[WEATHER], **options) == first
 
 
-@TRIO_FIRST
 async def test_further_calls_than_may_wait_are_refused(tmp_path: Path) -> None:
     """Of one session; approvals do not count."""
     root, desk, settings = tmp_path / "root", Desk(), {"max_client_calls": 2, "approval": {"max_pending": 1}, **TRUSTED}
@@ -376,7 +363,6 @@ async def test_further_calls_than_may_wait_are_refused(tmp_path: Path) -> None:
     assert await replayed(root, desk, first.session_id, **settings) == 4
 
 
-@ASYNCIO_FIRST
 async def test_a_long_output_is_cut_and_shown_page_by_page(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     settings: dict[str, Any] = {"tool_result_max_bytes": 4_000, "result_page_tokens": 100, **TRUSTED}
@@ -422,7 +408,6 @@ BAD: Final[list[tuple[Any, str]]] = [
 ]
 
 
-@TRIO_FIRST
 async def test_tools_that_cannot_be_offered_are_refused_before_anything_starts(tmp_path: Path) -> None:
     async with open_desk(tmp_path / "root", Desk(), model()) as runtime:
         supervisor = runtime.supervisor()
@@ -434,7 +419,6 @@ async def test_tools_that_cannot_be_offered_are_refused_before_anything_starts(t
         assert done.error is None
 
 
-@ASYNCIO_FIRST
 async def test_an_agent_class_may_take_no_tools_of_clients(tmp_path: Path) -> None:
     async with open_desk(tmp_path / "root", Desk(), model([PARIS]), client_tools="refuse") as runtime:
         with pytest.raises(CallerError, match='this agent class takes none \\(client_tools = "refuse"\\)'):

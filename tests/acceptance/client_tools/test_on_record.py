@@ -17,7 +17,6 @@ from tests.acceptance.approval.kit import Desk, open_desk, replayed
 from tests.acceptance.client_tools.kit import PARIS, SCREEN, WEATHER, model
 from tests.acceptance.stack import read_all, scripted_config
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 TRUSTED: dict[str, Any] = {"client_tools_trusted": True}
 ENFORCE: dict[str, Any] = {"context_mode": "enforce"}
@@ -29,7 +28,6 @@ def stored(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file())
 
 
-@TRIO_FIRST
 async def test_an_erasure_takes_arguments_and_outputs_along(tmp_path: Path) -> None:
     root, desk, asked = tmp_path / "root", Desk(), [("get_weather", {"place": SECRET})] * 2
     async with open_desk(root, desk, model(asked)) as runtime:
@@ -52,7 +50,6 @@ async def test_an_erasure_takes_arguments_and_outputs_along(tmp_path: Path) -> N
         assert words.encode() not in stored(root)
 
 
-@ASYNCIO_FIRST
 async def test_a_call_that_moved_to_another_root_is_answered_there(tmp_path: Path) -> None:
     """The definitions move along, and both turns are replayed there and rebuilt word for word."""
     root, there, desk = tmp_path / "a" / "root", tmp_path / "b" / "root", Desk()
@@ -81,7 +78,6 @@ async def test_a_call_that_moved_to_another_root_is_answered_there(tmp_path: Pat
         assert reply.request.tools[-1].parameters == WEATHER.parameters
 
 
-@TRIO_FIRST
 async def test_definitions_are_recorded_once_and_with_the_keys_of_a_schema_in_their_order(tmp_path: Path) -> None:
     root, desk, provider = tmp_path / "root", Desk(), model([("plan", {"z": 1, "a": 2})])
     ordered = ClientTool("plan", "Plans – ☀.", {"type": "object", "properties": {"z": {"type": "integer"}, "a": {}}})
@@ -104,7 +100,6 @@ async def test_definitions_are_recorded_once_and_with_the_keys_of_a_schema_in_th
         assert {each.payload["client_tools"] for each in starts} == hashes
 
 
-@ASYNCIO_FIRST
 async def test_a_replay_needs_neither_the_client_nor_the_limits_of_then(tmp_path: Path) -> None:
     """Also where the class takes no tools of clients any more, or has got a tool of that name; other trust changes nothing."""
     root, desk = tmp_path / "root", Desk()
@@ -123,7 +118,6 @@ async def test_a_replay_needs_neither_the_client_nor_the_limits_of_then(tmp_path
     assert (len(report.turns), report.changed) == (4, ())
 
 
-@TRIO_FIRST
 async def test_the_record_says_who_ran_what(tmp_path: Path) -> None:
     root, desk = tmp_path / "root", Desk()
     async with open_desk(root, desk, model([PARIS, PARIS])) as runtime:

@@ -31,7 +31,6 @@ from tests.acceptance.context.context_kit import (
 )
 from tests.acceptance.stack import QUICK, places, read_all
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 SCRIPT = (
     "hello",
@@ -53,7 +52,6 @@ SCRIPT = (
 # --- off ---------------------------------------------------------------------------------------------------------------------
 
 
-@TRIO_FIRST
 async def test_off_writes_nothing_of_it(tmp_path: Path) -> None:
     async with talking(tmp_path) as ada:
         await ada.say(*SCRIPT)
@@ -108,7 +106,6 @@ async def test_shadow_mode_changes_nothing_shown(tmp_path: Path, intent_mode: st
     assert shadow[1] == off[1]
 
 
-@ASYNCIO_FIRST
 async def test_shadow_decides_on_the_context_ledger_alone(tmp_path: Path) -> None:
     async with talking(tmp_path, **SHADOW) as ada:
         result = await ada.say(*SCRIPT)
@@ -135,7 +132,6 @@ async def test_shadow_decides_on_the_context_ledger_alone(tmp_path: Path) -> Non
         assert await ada.flags() == ["UNCLEAR_INTENT"]
 
 
-@ASYNCIO_FIRST
 async def test_shadow_survives_a_restart(tmp_path: Path) -> None:
     clock = FakeClock()
     async with talking(tmp_path, clock, **SHADOW) as ada:
@@ -149,7 +145,6 @@ async def test_shadow_survives_a_restart(tmp_path: Path) -> None:
         assert (thread.prior_intent_id, thread.bases.keys()) == (left.prior_intent_id, left.bases.keys())
 
 
-@TRIO_FIRST
 async def test_shadow_keeps_what_was_enforced_before(tmp_path: Path) -> None:
     """Turns that a real intent claims stay with it, whatever the shadow decides later."""
     clock = FakeClock()
@@ -197,7 +192,6 @@ async def test_a_shadow_that_fails_is_not_felt(tmp_path: Path, entry_type: str, 
         assert len(await ada.decisions(events.PROJECTION_COMPUTED)) >= 2
 
 
-@ASYNCIO_FIRST
 async def test_a_turn_whose_shadow_fails_is_recalled_by_the_subjects_other_sessions(tmp_path: Path) -> None:
     """Regression: it was left out until the subject's turns were read from the ledger again."""
     recalled = []
@@ -248,7 +242,6 @@ async def rebuilt(entries: list[StoredEntry]) -> list[ProjectionLists]:
     return list(found.values())
 
 
-@TRIO_FIRST
 async def test_what_is_shown_is_the_recorded_projection(tmp_path: Path) -> None:
     async with talking(tmp_path, standing_rules=("Never delete files.",), **ENFORCE) as ada:
         for message in SCRIPT:
@@ -440,7 +433,6 @@ async def test_enforce_adopts_what_was_before(tmp_path: Path, before: str, inten
         assert await ada.flags() == []
 
 
-@ASYNCIO_FIRST
 async def test_an_intent_declared_first_leaves_earlier_turns_reachable(tmp_path: Path) -> None:
     """Whoever declares an intent in a session that is older than the Authority does not lose what was said before."""
     clock = FakeClock()
@@ -501,7 +493,6 @@ async def test_a_restart_changes_no_byte_of_a_projection(tmp_path: Path, setting
     assert await run(tmp_path / "a", is_restarted=False) == await run(tmp_path / "b", is_restarted=True)
 
 
-@TRIO_FIRST
 async def test_a_foreign_projection_does_not_lock_the_session(tmp_path: Path) -> None:
     """What another program put on the context ledger may be no base, but it keeps nobody from going on."""
     clock = FakeClock()
@@ -517,7 +508,6 @@ async def test_a_foreign_projection_does_not_lock_the_session(tmp_path: Path) ->
         assert base_ref((await ada.decisions(events.PROJECTION_COMPUTED))[-1].payload) is None
 
 
-@TRIO_FIRST
 async def test_sealed_intents_come_back(tmp_path: Path) -> None:
     """With a keyring, what the user wants is unreadable in the file, and the fold is the same."""
     clock, ledger = FakeClock(), LedgerConfig(durability="os", linger_ms=0, keyring=str(tmp_path / "keys"))

@@ -12,7 +12,6 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all
 from tests.shared.payloads import payload_of
 from tests.shared.prompts import shown_text
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 LONG = "the recipe begins with " + "flour and water, " * 60
 STUB = re.compile(r"\[(T-[0-9a-f]+-\d+(?:\.message)?)\]")
@@ -64,7 +63,6 @@ async def test_without_stubs_no_tool_is_offered_and_none_is_listed_to_the_classi
     assert all(request.variables["tools"] == [] for request in provider.requests if request.wo_type == "classify")
 
 
-@ASYNCIO_FIRST
 async def test_an_id_that_is_not_in_the_context_is_told_so(tmp_path: Path) -> None:
     def guessing(request: PromptRequest) -> Any:
         answer = fetching(request)

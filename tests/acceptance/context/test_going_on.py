@@ -18,7 +18,6 @@ from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.context.context_kit import ENFORCE, SID, Talk, actions, parts_of, talk, talking
 from tests.acceptance.stack import open_scripted, scripted_config
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 REOPEN: Final[Mapping[str, Any]] = {**ENFORCE, "continue_after_close": "reopen"}
 
@@ -29,7 +28,6 @@ async def check_replay(root: Path, **settings: Any) -> None:
     assert report.is_identical, report.text()
 
 
-@ASYNCIO_FIRST
 async def test_message_that_continues_reopens_what_a_message_closed(tmp_path: Path) -> None:
     async with talking(tmp_path, **REOPEN) as ada:
         first = await ada.say("apples", "[close] that is all")
@@ -52,7 +50,6 @@ async def test_what_the_user_ended_is_not_reopened(tmp_path: Path, ending: str) 
         assert "apples" not in ada.text()
 
 
-@TRIO_FIRST
 async def test_newest_turns_are_shown_whatever_their_intent(tmp_path: Path) -> None:
     """They are never eligible, which the record says, and those of another subject are not among them."""
     settings = {**ENFORCE, "recent_turns": 3}
@@ -72,7 +69,6 @@ async def test_newest_turns_are_shown_whatever_their_intent(tmp_path: Path) -> N
     await check_replay(tmp_path, **settings)
 
 
-@ASYNCIO_FIRST
 async def test_newest_turns_keep_to_the_budget(tmp_path: Path) -> None:
     settings = {**ENFORCE, "recent_turns": 6, "context_budget": 120}
     async with talking(tmp_path, **settings) as ada:
@@ -99,7 +95,6 @@ def booking(request: PromptRequest) -> Any:
     return talk(request)
 
 
-@TRIO_FIRST
 async def test_tool_whose_declaration_permits_it_closes_the_intent(tmp_path: Path) -> None:
     """A call that failed closes nothing, and what a tool closed no message reopens."""
     provider, clock = ScriptedProvider(booking), FakeClock()
@@ -116,7 +111,6 @@ async def test_tool_whose_declaration_permits_it_closes_the_intent(tmp_path: Pat
     assert report.is_identical, report.text()
 
 
-@TRIO_FIRST
 async def test_file_that_init_writes_lets_a_conversation_go_on(tmp_path: Path) -> None:
     """Its bot forgets nothing when a model says that a goal is reached, or a message is taken for the last one."""
     (tmp_path / "kitchener.toml").write_text(settings_text())

@@ -26,7 +26,6 @@ from tests.acceptance.conftest import OpenStack
 from tests.acceptance.stack import Hold, ScriptedExecutor, Stack, echo, fitting, outcome, read_all, scripted_config
 from tests.actors.time_control import in_stopped_time, pass_time_after
 from tests.cli.shared.commands import finish, start_program
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 ROUTER = RouterConfig(
     default_provider="main",
@@ -48,7 +47,6 @@ async def calls_of(runtime: Runtime, session_id: str) -> list[RecordedCall]:
     return [each async for each in read_calls(ledgers.ho1m, ledgers.ho2m, session_id)]
 
 
-@ASYNCIO_FIRST
 async def test_an_answer_tells_its_attempt_and_the_failures_before_it_stand_alone(tmp_path: Path) -> None:
     """A retry and a fallback of one subject's reply; what-if and replay see all attempts. The other subject's call is plain."""
 
@@ -93,7 +91,6 @@ class Renaming:
         return PromptResponse(provider_id="main", model_id="their-name", text="", structured=answer, usage=Usage(3, 2))
 
 
-@ASYNCIO_FIRST
 async def test_the_model_that_was_asked_for_is_told_where_the_answer_has_another_name(tmp_path: Path) -> None:
     config = config_of(tmp_path).model_copy(update={"router": ROUTER.model_copy(update={"default_model": "asked-1"})})
     async with open_runtime(config, providers={"main": Renaming(), "spare": ScriptedProvider(echo)}) as runtime:
@@ -274,7 +271,6 @@ anyio.run(main, backend=sys.argv[2])
 """
 
 
-@TRIO_FIRST
 async def test_a_process_that_ends_in_the_middle_of_a_call_leaves_a_session_that_goes_on(
     tmp_path: Path, anyio_backend_name: str
 ) -> None:

@@ -19,7 +19,6 @@ from kitchener.records.work_order import WorkOrder
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, Said, ScriptedExecutor, Stack, open_by_hand, open_scripted, outcome, read_all
 from tests.actors.time_control import in_stopped_time, pass_time
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 
 class HeldDisk(FileOps):
@@ -170,7 +169,6 @@ async def test_a_disk_that_does_not_answer_in_time_leaves_the_outcome_unknown(tm
         assert (await stack.types()).count(events.TURN_STARTED) == 1
 
 
-@ASYNCIO_FIRST
 async def test_what_was_said_is_stored_once_per_ledger(tmp_path: Path) -> None:
     """Message and reply stand once in HO2m, the model's text once in HO1m, however many turns show them again to the model."""
     said = [f"a sentence that is told apart: {n}" for n in range(5)]

@@ -17,7 +17,6 @@ from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import Hold, echo, open_scripted, outcome, read_all, types_of
 from tests.cli.shared.commands import start_program
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import TRIO_FIRST
 
 
 class Callers:
@@ -171,7 +170,6 @@ async def test_overlap_policies(scripted: OpenRuntime, policy: str) -> None:
         assert (await callers.supervisor.handle_turn("four", session_id=session_id)).response == "echo: four"
 
 
-@TRIO_FIRST
 async def test_replace_turns_away_those_in_line(scripted: OpenRuntime) -> None:
     """While the replaced turn still winds up, a third message turns away the second, which never started."""
     hold = Hold("one", "two")

@@ -11,7 +11,6 @@ from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from tests.acceptance.stack import open_by_hand, outcome, read_all
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 
 class FailingDisk(FileOps):
@@ -81,7 +80,6 @@ async def test_no_acknowledged_turn_is_lost_wherever_the_disk_fails(tmp_path: Pa
     assert n > 6
 
 
-@ASYNCIO_FIRST
 async def test_a_failed_ledger_refuses_every_later_turn(tmp_path: Path) -> None:
     """After a failed write each call raises LedgerWriteError at once; none of them hangs and none pretends."""
     async with open_by_hand(tmp_path) as stack:

@@ -40,7 +40,6 @@ from tests.acceptance.memory.memory_kit import (
     student,
 )
 from tests.acceptance.stack import QUESTION, QUICK, places, read_all, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 DONE = ["WO_PLANNED", "WO_DISPATCHED", "WO_COMPLETED"]
 
@@ -122,7 +121,6 @@ async def test_consolidation_overlay_has_source_ids(tmp_path: Path) -> None:
     assert learned["namespace"] == ADA
 
 
-@TRIO_FIRST
 async def test_a_signal_is_learned_from_again_in_a_later_window(scripted: OpenRuntime, tmp_path: Path) -> None:
     """After `gate_window_hours` the gate opens again: a new artifact, and the earlier one no longer speaks."""
     clock, provider = FakeClock(), student()
@@ -148,7 +146,6 @@ async def together(calls: int, call: Any) -> None:
                 tasks.start_soon(call, n)
 
 
-@TRIO_FIRST
 async def test_twenty_sessions_crossing_at_once_give_one_consolidation(tmp_path: Path, scripted: OpenRuntime) -> None:
     """All of them see the gate open; the model is asked once, one overlay is written, one work order stands in the record."""
     pause, results = Pause(), list[TurnResult]()
@@ -174,7 +171,6 @@ async def test_twenty_sessions_crossing_at_once_give_one_consolidation(tmp_path:
     check_all(tmp_path)
 
 
-@ASYNCIO_FIRST
 async def test_asked_for_while_it_runs_by_itself_it_is_done_once(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Explicit calls beside the automatic one, all at once, leave one work order and one overlay."""
     pause = Pause()
@@ -215,7 +211,6 @@ async def test_two_subjects_are_learned_about_side_by_side(tmp_path: Path, scrip
     assert {request.subject_id for request in asked(provider)} == {"ada", "bob"}
 
 
-@TRIO_FIRST
 async def test_it_runs_under_a_session_of_its_own(tmp_path: Path, scripted: OpenRuntime) -> None:
     """A conversation that goes on meanwhile keeps its numbers and its fence, and never sees an entry of the consolidation."""
     pause = Pause()
@@ -256,7 +251,6 @@ async def test_it_runs_under_a_session_of_its_own(tmp_path: Path, scripted: Open
     assert knows(LESSON["context_line"])(asked(provider, "synthesize")[-1])
 
 
-@ASYNCIO_FIRST
 async def test_it_begins_after_the_last_update_of_a_stream(scripted: OpenRuntime) -> None:
     """While TurnCompleted has not gone out to the reader nothing is consolidated, however slowly they read; then it is."""
     provider, asked_at, updates = student(), list[int](), list[TurnUpdate]()
@@ -274,7 +268,6 @@ async def test_it_begins_after_the_last_update_of_a_stream(scripted: OpenRuntime
     assert len(asked(provider)) == 1
 
 
-@TRIO_FIRST
 async def test_a_duplicate_starts_no_second_consolidation(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Those who join a running turn, and those who ask again later, get the same candidates and start nothing."""
 
@@ -297,7 +290,6 @@ async def test_a_duplicate_starts_no_second_consolidation(tmp_path: Path, script
     assert len(lives(tmp_path)) == 1
 
 
-@ASYNCIO_FIRST
 async def test_drain_waits_for_what_is_pending(scripted: OpenRuntime, tmp_path: Path) -> None:
     """drain() began while the turn was running: it returns when the consolidation that the turn started is over."""
     pause, steps, running, go_on = Pause(), list[str](), anyio.Event(), anyio.Event()
@@ -376,7 +368,6 @@ async def test_closing_waits_for_a_consolidation_within_the_grace(tmp_path: Path
     check_all(tmp_path)
 
 
-@TRIO_FIRST
 async def test_the_program_may_look_without_a_runtime(tmp_path: Path, scripted: OpenRuntime) -> None:
     """What was learned is there for a memory opened alone, and for a reader of the supervisor's ledger, in the same words."""
     async with scripted(student(), **EASY) as runtime:
@@ -391,7 +382,6 @@ async def test_the_program_may_look_without_a_runtime(tmp_path: Path, scripted: 
     assert completed.entry_type == events.WO_COMPLETED
 
 
-@ASYNCIO_FIRST
 async def test_a_moment_without_a_zone_is_refused(scripted: OpenRuntime) -> None:
     """The caller's `gate_ts` decides the window, so it has to be a moment."""
     async with scripted(student(), **MANUAL) as runtime:
@@ -402,7 +392,6 @@ async def test_a_moment_without_a_zone_is_refused(scripted: OpenRuntime) -> None
         assert len(await runtime.supervisor().run_consolidation([QUESTIONS], namespace=ADA)) == 1
 
 
-@TRIO_FIRST
 async def test_two_spellings_of_a_signal_are_one(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Calls at once that name the same signal in two spellings give one work order, and it keeps its end."""
     pause = Pause()
@@ -429,7 +418,6 @@ async def test_two_spellings_of_a_signal_are_one(tmp_path: Path, scripted: OpenR
     assert len(overlays(tmp_path)) == 1
 
 
-@ASYNCIO_FIRST
 async def test_a_window_long_past_is_learned_from_once_too(tmp_path: Path, scripted: OpenRuntime) -> None:
     """A program that catches up on recorded candidates may repeat itself: each recorded `gate_ts` is one consolidation."""
     provider = student()

@@ -37,7 +37,6 @@ from tests.acceptance.memory.memory_kit import (
 )
 from tests.acceptance.stack import QUESTION, QUICK, Said, ScriptedExecutor, fitting
 from tests.shared.logs import captured_logs
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 REFUSED = ProviderError("scripted", "refused", "no")
 FAILED = ["WO_PLANNED", "WO_DISPATCHED"]
@@ -99,7 +98,6 @@ async def test_an_answer_that_cannot_stand_teaches_nothing(tmp_path: Path, scrip
     check_all(tmp_path)
 
 
-@TRIO_FIRST
 async def test_control_characters_are_taken_out_of_a_line(tmp_path: Path, scripted: OpenRuntime) -> None:
     """What is only untidy is tidied: one line, no control characters, and the rest as it was said."""
     untidy = {**LESSON, "context_line": "  Likes\x00 short\r\nanswers\u2028– in\x1b[31m \u202ered\u2069.\x07 "}
@@ -111,7 +109,6 @@ async def test_control_characters_are_taken_out_of_a_line(tmp_path: Path, script
     assert learned["context_line"] == "Likes short answers – in[31m red."
 
 
-@ASYNCIO_FIRST
 async def test_a_long_list_of_labels_is_cut(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Labels are bounded in number and length, tidied, each once."""
     labels = {"domain": [f"label {n}\n" for n in range(30)] + ["label 1"], "task": ["x" * 500, "", " "]}
@@ -149,7 +146,6 @@ class Raising:
         return self.end if wo.wo_type == "consolidate" else fitting(wo)
 
 
-@TRIO_FIRST
 async def test_an_executor_that_raises_ends_its_work_order(tmp_path: Path) -> None:
     """WO_FAILED {EXECUTOR}; whatever it raises, nobody else hears of it."""
     script = Raising(RuntimeError("a bug\ud800 in HO1"))
@@ -178,7 +174,6 @@ async def test_a_work_order_handed_back_without_an_end_is_failed(tmp_path: Path)
     assert overlays(tmp_path) == []
 
 
-@ASYNCIO_FIRST
 async def test_a_budget_that_does_not_suffice_is_seen_before_the_model_is_asked(tmp_path: Path, scripted: OpenRuntime) -> None:
     """From planned to abandoned, with its reason; no model call, no overlay."""
     provider = student()
@@ -193,7 +188,6 @@ async def test_a_budget_that_does_not_suffice_is_seen_before_the_model_is_asked(
     assert [each["reason"] for each in logs if each["event"] == "consolidation abandoned"] == ["BUDGET"]
 
 
-@ASYNCIO_FIRST
 async def test_a_failing_consolidation_changes_no_reply(scripted: OpenRuntime, tmp_path: Path) -> None:
     """Turn by turn the replies, chains and costs are those of a runtime whose consolidations succeed."""
     said: dict[str, list[TurnResult]] = {}
@@ -221,7 +215,6 @@ async def test_no_reply_waits_for_a_hanging_consolidation(scripted: OpenRuntime)
             await runtime.drain()
 
 
-@TRIO_FIRST
 async def test_by_itself_it_waits_before_it_tries_again(tmp_path: Path, scripted: OpenRuntime) -> None:
     """After a failure the next turns try nothing; who asks for it is not made to wait; success ends the waiting."""
     answers: list[Any] = [REFUSED, REFUSED, LESSON]
@@ -240,7 +233,6 @@ async def test_by_itself_it_waits_before_it_tries_again(tmp_path: Path, scripted
     assert len(lives(tmp_path)) == 3
 
 
-@TRIO_FIRST
 async def test_one_signal_that_waits_holds_up_no_other(tmp_path: Path, scripted: OpenRuntime) -> None:
     """The wait belongs to one signal of one subject: others are learned meanwhile."""
 
@@ -285,7 +277,6 @@ class Unwritable(Around):
         return await self.memory.log_overlay(*args, **options)
 
 
-@ASYNCIO_FIRST
 async def test_a_memory_that_cannot_be_written_is_not_tried_with_every_turn(tmp_path: Path) -> None:
     """By itself it waits after such a failure as after any other; the recorded answer is not asked for again."""
     provider = student()

@@ -36,7 +36,6 @@ from tests.acceptance.memory.memory_kit import (
 )
 from tests.acceptance.stack import QUESTION, QUICK, ScriptedExecutor, fitting, read_all, synthesizes
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 LEGIBLE = QUICK.model_copy(update={"seal": False})
 """For what a test reads in the files themselves: content and the labels of signals stand there as they were said."""
@@ -213,7 +212,6 @@ async def test_gate_true_populates_candidates(scripted: OpenRuntime) -> None:
     assert TurnResult.from_payload(completed[-1].payload) == results[-1]
 
 
-@TRIO_FIRST
 async def test_many_events_of_one_session_open_no_gate(scripted: OpenRuntime) -> None:
     """Recurrence within one conversation is no habit: the thresholds ask for sessions as well."""
     async with scripted(student(), ho3_enabled=True) as runtime:
@@ -348,7 +346,6 @@ async def test_tool_signal_from_wo_chain(tmp_path: Path, scripted: OpenRuntime) 
     assert len({payload["event_id"] for payload in signals(tmp_path)}) == 7
 
 
-@ASYNCIO_FIRST
 async def test_the_gate_sees_the_signals_of_its_own_turn(scripted: OpenRuntime) -> None:
     """One event is enough here, and it is the turn's own; TURN_STARTED cannot see it, TURN_COMPLETED does."""
     async with scripted(student(), **MANUAL) as runtime:
@@ -361,7 +358,6 @@ async def test_the_gate_sees_the_signals_of_its_own_turn(scripted: OpenRuntime) 
     assert {"SIGNALS", "OVERLAYS", "HO2M:ADMIN"} <= payload_of(started)["read_positions"].keys()
 
 
-@ASYNCIO_FIRST
 async def test_a_recorded_turn_reads_the_same_memory_after_many_more(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Its two moments and positions give the same lines and the same verdicts, whatever was learned and logged since."""
     clock, moments = FakeClock(), list[tuple[Any, Any, list[Any], list[Any]]]()

@@ -16,7 +16,6 @@ from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.memory.memory_kit import ADA, EASY, LESSON, QUESTIONS, asked, knows, say, signals, student
 from tests.acceptance.stack import QUESTION, QUICK, read_all
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 LABELS = ("one", "two", "three")
 
@@ -57,7 +56,6 @@ async def check(memory: HO3Memory | MemoryReader, turns: list[tuple[dict[str, An
         assert candidates == ended["consolidation_candidates"]
 
 
-@ASYNCIO_FIRST
 async def test_concurrent_turns_of_one_subject_are_told_apart_by_their_positions(tmp_path: Path, scripted: OpenRuntime) -> None:
     """The clock stands still, so all timestamps tie; ten sessions at once, consolidations between; each turn replays."""
     clock = FakeClock()
@@ -95,7 +93,6 @@ async def test_concurrent_turns_of_one_subject_are_told_apart_by_their_positions
         await check(reader, turns)
 
 
-@ASYNCIO_FIRST
 async def test_what_is_learned_while_a_turn_runs_is_for_the_next_one(tmp_path: Path, scripted: OpenRuntime) -> None:
     """A turn has begun and not yet recalled: a line learned at that very moment is not shown to it, and the record says so."""
     begun, learned = anyio.Event(), anyio.Event()

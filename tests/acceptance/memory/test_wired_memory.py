@@ -28,7 +28,6 @@ from tests.acceptance.memory.memory_kit import (
     signal_ids,
     student,
 )
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 ENABLED = """
 plane_root = "plane"
@@ -84,7 +83,6 @@ async def test_open_runtime_wires_memory_from_config(tmp_path: Path) -> None:
     check_all(tmp_path / "plane")
 
 
-@TRIO_FIRST
 async def test_without_the_setting_there_is_no_memory(tmp_path: Path) -> None:
     """The default is off: no directory, no signals, and asking for the memory says how to get one."""
     path = written(tmp_path, ENABLED.replace("true", "false"))
@@ -117,7 +115,6 @@ async def test_route_map_from_file_reaches_gateway(tmp_path: Path) -> None:
     assert (call["provider_id"], call["model_id"]) == ("local", "small-1")
 
 
-@ASYNCIO_FIRST
 async def test_a_router_file_of_its_own_reaches_gateway(tmp_path: Path) -> None:
     """The same routes out of a JSON file that the configuration names."""
     routes = {
@@ -151,7 +148,6 @@ async def test_auto_consolidation_runs_without_a_caller(tmp_path: Path) -> None:
     assert knows(LESSON["context_line"])(shown[-1])
 
 
-@TRIO_FIRST
 async def test_manual_in_the_file_leaves_it_to_the_program(tmp_path: Path) -> None:
     """`consolidation = "manual"`: the gate is named and nothing starts until the program asks."""
     given = providers()
@@ -185,7 +181,6 @@ async def test_reply_resolves_before_consolidation(tmp_path: Path) -> None:
     assert len(overlays(tmp_path / "plane")) == 1
 
 
-@TRIO_FIRST
 async def test_thresholds_of_the_memory_hold_where_a_class_sets_none(tmp_path: Path) -> None:
     """`[memory]` is for all classes, `ho3_*` of a class for itself; they share the ledgers."""
     text = f"""{EASY}
@@ -205,7 +200,6 @@ gate_session_threshold = 1
     assert len(signal_ids(tmp_path / "plane")) == 10
 
 
-@ASYNCIO_FIRST
 async def test_a_place_of_its_own_in_the_file_is_used(tmp_path: Path) -> None:
     """`ho3_memory_dir` is relative to the file, and then nothing is under the plane."""
     path = written(tmp_path, f'{ENABLED}ho3_memory_dir = "elsewhere/memory"')

@@ -14,7 +14,6 @@ from kitchener.records.prompt import PromptRequest
 from kitchener.replaying import read_prompts, replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION, open_scripted, read_all, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 REPLY, CLASSIFY = "PRC-SYNTHESIZE-002", "PRC-CLASSIFY-001"
 
@@ -35,7 +34,6 @@ def model(request: PromptRequest) -> Any:
     return "12 EUR" if "did not meet these criteria:\n- contains:EUR" in request.variables.get("requirements", "") else "twelve"
 
 
-@ASYNCIO_FIRST
 async def test_criteria_of_the_contract_hold_for_every_reply_and_a_retry_is_told_which_failed(tmp_path: Path) -> None:
     """Between those of the class and of the caller, each once. The record replays, also where the file has gone."""
     root, prompts = tmp_path / "root", contract_with(tmp_path / "prompts", ["contains:EUR", "max_chars:90"])
@@ -60,7 +58,6 @@ async def test_criteria_of_the_contract_hold_for_every_reply_and_a_retry_is_told
     assert report.divergence.field in ("ruleset_hash", "acceptance")
 
 
-@TRIO_FIRST
 async def test_criteria_are_part_of_the_policy(tmp_path: Path) -> None:
     hashes = []
     for number, criteria in enumerate(([], ["contains:EUR"])):

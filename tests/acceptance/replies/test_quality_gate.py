@@ -27,7 +27,6 @@ from tests.acceptance.stack import (
     scripted_config,
     synthesizes,
 )
-from tests.shared.sampled_tables import TRIO_FIRST
 
 WO = "WO-SES-00000001-002"
 
@@ -276,7 +275,6 @@ async def test_criteria_of_the_class_and_of_the_caller_are_planned_and_a_retry_i
     assert retry == f"{first}\n\nThe last reply was rejected, because it did not meet these criteria:\n- max_chars:6"
 
 
-@TRIO_FIRST
 async def test_criteria_of_the_tool_that_runs_before_the_reply_are_planned(scripted: OpenRuntime, tmp_path: Path) -> None:
     """Only in a turn that runs the tool. Criteria of tool and caller replay identical; a tool without its own diverges."""
 

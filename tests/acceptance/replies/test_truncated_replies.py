@@ -11,7 +11,6 @@ from kitchener.replaying.comparison import first_difference
 from kitchener.runtime import open_runtime
 from kitchener.testing import use_tool
 from tests.acceptance.stack import QUESTION, CutShort, read_all, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 
 @tool(read_only=True)
@@ -40,7 +39,6 @@ async def turn_of(root: Path, provider: CutShort, **options: Any) -> tuple[TurnR
     return result, dict(completed.payload)
 
 
-@ASYNCIO_FIRST
 async def test_a_reply_that_was_cut_says_so_and_is_no_failure(tmp_path: Path) -> None:
     result, payload = await turn_of(tmp_path, model("The three reasons are"))
     assert (result.response, result.truncated) == ("The three reasons are", True)
@@ -48,7 +46,6 @@ async def test_a_reply_that_was_cut_says_so_and_is_no_failure(tmp_path: Path) ->
     assert payload["truncated"] is True
 
 
-@TRIO_FIRST
 async def test_a_reply_that_a_content_filter_stopped_says_so(tmp_path: Path) -> None:
     """Regression: it was taken for a whole one."""
     model = CutShort(lambda request: QUESTION if request.wo_type == "classify" else "The three reasons are")
@@ -58,14 +55,12 @@ async def test_a_reply_that_a_content_filter_stopped_says_so(tmp_path: Path) -> 
     assert payload["truncated"] is True
 
 
-@ASYNCIO_FIRST
 async def test_a_whole_reply_has_nothing_more_on_record(tmp_path: Path) -> None:
     result, payload = await turn_of(tmp_path, model("There are three reasons."))
     assert not result.truncated
     assert "truncated" not in payload
 
 
-@TRIO_FIRST
 async def test_only_the_last_answer_counts_where_the_model_called_a_tool(tmp_path: Path) -> None:
     """What is cut before a call is text beside it and not the reply."""
     result, _ = await turn_of(tmp_path / "whole", model(use_tool("weather"), "It rains."), tools=("weather",))
@@ -74,20 +69,17 @@ async def test_only_the_last_answer_counts_where_the_model_called_a_tool(tmp_pat
     assert result.truncated
 
 
-@ASYNCIO_FIRST
 async def test_only_the_reply_that_was_accepted_counts(tmp_path: Path) -> None:
     result, _ = await turn_of(tmp_path, model("Well", "It is a long story."), acceptance=("min_chars:10",))
     assert (result.response, result.truncated) == ("It is a long story.", False)
 
 
-@TRIO_FIRST
 async def test_an_object_is_whole_if_it_can_be_read(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     result, _ = await turn_of(tmp_path, model('{"n": 7}'), output=schema)
     assert (result.output, result.truncated) == ({"n": 7}, False)
 
 
-@ASYNCIO_FIRST
 async def test_a_stream_ends_with_it(tmp_path: Path) -> None:
     async with open_runtime(scripted_config(tmp_path), providers={"scripted": model("The three reasons are")}) as runtime:
         updates = [each async for each in runtime.supervisor().stream_turn("hello", subject_id="ada")]

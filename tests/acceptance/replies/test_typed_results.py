@@ -21,7 +21,6 @@ from kitchener.runtime import open_runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import QUESTION, QUICK, read_all, scripted_config
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 Said = Any
 
@@ -95,14 +94,12 @@ async def test_a_model_gives_an_instance_and_its_text(tmp_path: Path, text: str)
     assert '"description":"How long"' in request.messages[-1].content
 
 
-@ASYNCIO_FIRST
 async def test_a_schema_gives_a_dict(tmp_path: Path) -> None:
     result, _ = await ask(tmp_path, model({"n": 7, "more": [1]}), SCHEMA)
     assert result.output == {"n": 7, "more": [1]}
     assert (result.degraded, result.quality_gate_passed) == (False, True)
 
 
-@TRIO_FIRST
 async def test_without_an_object_asked_for_there_is_none(tmp_path: Path) -> None:
     result, _ = await ask(tmp_path, model('{"n": 7}'), None)
     assert (result.output, result.response) == (None, '{"n": 7}')
@@ -127,7 +124,6 @@ class Cut(ScriptedProvider):
         return response if response.text.endswith("}") else replace(response, finish_reason="length")
 
 
-@ASYNCIO_FIRST
 async def test_object_that_was_cut_is_repaired_by_a_shorter_one(tmp_path: Path) -> None:
     """What the model is told is the cause, which a parser's error does not name."""
     answers: Iterator[Said] = iter(['{"city": "Rome, the eternal city, where all ro', {"city": "Rome", "days": 3}])
@@ -139,7 +135,6 @@ async def test_object_that_was_cut_is_repaired_by_a_shorter_one(tmp_path: Path) 
     assert "JSON:" not in repair.messages[-1].content
 
 
-@TRIO_FIRST
 async def test_an_object_that_never_fits_is_retried_and_then_told(tmp_path: Path) -> None:
     """The repair of each attempt, and the retries of the quality gate, are those of any reply."""
     provider = model("no JSON")
@@ -196,7 +191,6 @@ class Stay(Leg):
 
 
 @pytest.mark.timeout(60)
-@ASYNCIO_FIRST
 async def test_an_object_that_takes_exponential_time_to_check_is_one_that_does_not_fit(tmp_path: Path) -> None:
     """Regression: a union of models that hold each other doubles the work with each level, and a model decides how many."""
     deep: Any = "no part of a journey"
@@ -208,7 +202,6 @@ async def test_an_object_that_takes_exponential_time_to_check_is_one_that_does_n
     assert "too many ways to read it" in replies(provider)[1].messages[-1].content
 
 
-@TRIO_FIRST
 async def test_the_models_own_checks_are_a_criterion_of_the_quality_gate(tmp_path: Path) -> None:
     """The retry is told what was wrong, fenced as data; the value itself is not repeated."""
     provider = model({"city": "Atlantis", "days": 3}, {"city": "Rome", "days": 3})
@@ -222,7 +215,6 @@ async def test_the_models_own_checks_are_a_criterion_of_the_quality_gate(tmp_pat
     assert "Atlantis" not in second
 
 
-@ASYNCIO_FIRST
 async def test_retry_after_an_object_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
     """It would be asked the same again at temperature 0. What the model is shown before the message stays as it was."""
     provider = model({"n": "one"}, {"n": "two"}, {"n": 3})
@@ -234,7 +226,6 @@ async def test_retry_after_an_object_that_does_not_fit_is_told_why(tmp_path: Pat
     assert told.index("<data-") < told.index("neither the reply nor its repair fits") < told.index("</data-")
 
 
-@TRIO_FIRST
 async def test_objects_and_texts_in_turn_begin_with_the_same_messages(tmp_path: Path) -> None:
     """So what a cache has of a conversation serves the next turn, whatever that one asks for."""
     provider = model("Hello.", {"n": 1}, "Bye.")
@@ -249,7 +240,6 @@ async def test_objects_and_texts_in_turn_begin_with_the_same_messages(tmp_path: 
     assert two == three[: len(two)]
 
 
-@TRIO_FIRST
 async def test_tools_run_before_the_object(tmp_path: Path) -> None:
     @tool(read_only=True)
     async def look() -> str:
@@ -286,7 +276,6 @@ async def test_blanks_around_a_streamed_object_are_left_out_and_retract_nothing(
     assert updates[-1].result.response == answer.strip()
 
 
-@ASYNCIO_FIRST
 async def test_the_same_key_gives_the_same_object_also_after_a_restart(tmp_path: Path) -> None:
     """Another object is another message."""
     config = scripted_config(tmp_path)
@@ -301,7 +290,6 @@ async def test_the_same_key_gives_the_same_object_also_after_a_restart(tmp_path:
                     await runtime.supervisor().handle_turn("Where to?", output=other, **options)
 
 
-@TRIO_FIRST
 async def test_the_schema_is_recorded_once_before_the_first_turn_that_names_it(tmp_path: Path) -> None:
     config = scripted_config(tmp_path, ledger=QUICK.model_copy(update={"seal": False}))
     for _ in range(2):
@@ -318,7 +306,6 @@ async def test_the_schema_is_recorded_once_before_the_first_turn_that_names_it(t
     assert recorded[0].seq < named[0].seq
 
 
-@ASYNCIO_FIRST
 async def test_another_schema_is_another_request(tmp_path: Path) -> None:
     """Also if it differs only in what the model is not shown twice: the schema that goes with the request."""
     hashes = set[str]()
@@ -356,7 +343,6 @@ async def test_what_is_no_object_is_refused_before_anything_starts(tmp_path: Pat
         assert await read_all(runtime.ledgers().ho2m, entry_type=events.TURN_STARTED) == []
 
 
-@ASYNCIO_FIRST
 async def test_two_subjects_at_once_get_their_own_objects(tmp_path: Path) -> None:
     """Different objects in turns that run side by side, one of them without."""
     found = dict[str, Any]()

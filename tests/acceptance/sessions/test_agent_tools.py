@@ -17,7 +17,6 @@ from kitchener.runtime.agents.class_tools import check_tools
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, read_all, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 DESK: dict[str, dict[str, Any]] = {"RESEARCHER": {"instructions": "You research.", "classify": "off"}}
 FRONT = ("agent:RESEARCHER",)
@@ -39,7 +38,6 @@ async def starts(runtime: Runtime, agent_class: str) -> list[Any]:
     return await read_all(runtime.ledgers(agent_class).ho2m, entry_type=events.SESSION_START)
 
 
-@TRIO_FIRST
 async def test_an_agent_asks_another_which_has_a_session_for_each_of_the_callers(scripted: OpenRuntime) -> None:
     """It remembers within a caller's session; another session and another subject have another one."""
     provider = ScriptedProvider(front_desk, record=True)
@@ -60,7 +58,6 @@ async def test_an_agent_asks_another_which_has_a_session_for_each_of_the_callers
     assert shown == [True, True, False, False]  # the second question of the same session shows the first
 
 
-@ASYNCIO_FIRST
 async def test_both_sessions_have_the_turn_on_record_with_its_cost_and_replay_the_same(
     tmp_path: Path, scripted: OpenRuntime
 ) -> None:
@@ -100,7 +97,6 @@ def ordering(request: PromptRequest) -> Any:
 BUYERS: dict[str, dict[str, Any]] = {"RESEARCHER": {**DESK["RESEARCHER"], "tools": ("order",)}}
 
 
-@TRIO_FIRST
 async def test_a_call_of_the_asked_agent_is_listed_with_those_of_the_session_that_asked(scripted: OpenRuntime) -> None:
     """Its own class takes the answer; the result of the turn that asked does not have it (docs/tools.md, "Approval")."""
     async with scripted(ScriptedProvider(ordering), agents=BUYERS, admin_tools=FRONT, tools=[order]) as runtime:
@@ -121,7 +117,6 @@ async def test_a_call_of_the_asked_agent_is_listed_with_those_of_the_session_tha
         assert len(await ids(runtime, session_id=other.session_id)) == len(await ids(runtime)) == 1
 
 
-@ASYNCIO_FIRST
 async def test_a_call_is_listed_however_many_agents_asked_each_other(scripted: OpenRuntime) -> None:
     """Also for the session in the middle, and in another process, whose runtime has opened none of these classes."""
     agents = {"RESEARCHER": {"classify": "off", "tools": ("agent:BUYER",)}, "BUYER": {"classify": "off", "tools": ("order",)}}
@@ -137,7 +132,6 @@ async def test_a_call_is_listed_however_many_agents_asked_each_other(scripted: O
         assert await ids(runtime, "RESEARCHER", session_id=middle) == [waiting.approval_id]
 
 
-@TRIO_FIRST
 async def test_agents_that_ask_each_other_in_a_circle_list_each_call_once(scripted: OpenRuntime) -> None:
     def model(request: PromptRequest) -> Any:
         names = {each.tool_id for each in request.tools}
@@ -152,7 +146,6 @@ async def test_agents_that_ask_each_other_in_a_circle_list_each_call_once(script
         assert await ids(runtime) == await ids(runtime, "RESEARCHER") == found
 
 
-@TRIO_FIRST
 async def test_the_name_of_anothers_session_lists_no_call_there(scripted: OpenRuntime) -> None:
     """A program may let people name their sessions. Only one of the same subject belongs to the session that it names."""
     async with scripted(ScriptedProvider(ordering), agents=BUYERS, admin_tools=FRONT, tools=[order]) as runtime:
@@ -169,7 +162,6 @@ async def ids(runtime: Runtime, agent_class: str = "ADMIN", **given: Any) -> lis
     return [each.approval_id for each in await runtime.pending_approvals(agent_class, **given)]
 
 
-@ASYNCIO_FIRST
 async def test_a_program_gives_an_agent_another_name_and_what_it_can_do(scripted: OpenRuntime) -> None:
     librarian = agent_tool("RESEARCHER", name="librarian", description="Knows every book.", read_only=True)
     provider = ScriptedProvider(front_desk, record=True)
@@ -181,7 +173,6 @@ async def test_a_program_gives_an_agent_another_name_and_what_it_can_do(scripted
     assert librarian.is_read_only
 
 
-@ASYNCIO_FIRST
 async def test_what_an_agent_says_after_text_of_strangers_is_not_trusted_either(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Otherwise a stranger's words would pass from agent to agent, and lose their mark on the way."""
 
@@ -207,7 +198,6 @@ async def test_what_an_agent_says_after_text_of_strangers_is_not_trusted_either(
     assert report.is_identical, report.text()
 
 
-@TRIO_FIRST
 async def test_an_effect_waits_after_an_agent_of_the_classification_has_read_text_of_strangers(
     tmp_path: Path, scripted: OpenRuntime
 ) -> None:
@@ -250,7 +240,6 @@ async def test_an_effect_waits_after_an_agent_of_the_classification_has_read_tex
     assert report.is_identical, report.text()
 
 
-@ASYNCIO_FIRST
 async def test_an_ended_session_of_the_asked_agent_is_followed_by_a_new_one(scripted: OpenRuntime) -> None:
     async with scripted(ScriptedProvider(front_desk), agents=DESK, admin_tools=FRONT) as runtime:
         front, back = runtime.supervisor(), runtime.supervisor("RESEARCHER")
@@ -262,7 +251,6 @@ async def test_an_ended_session_of_the_asked_agent_is_followed_by_a_new_one(scri
     assert again.error is None
 
 
-@TRIO_FIRST
 async def test_agents_that_ask_each_other_stop_at_the_depth(scripted: OpenRuntime) -> None:
     agents: dict[str, Any] = {"RESEARCHER": {"classify": "off", "tools": ("agent:ADMIN",)}}
     provider = ScriptedProvider(front_desk)
@@ -290,7 +278,6 @@ async def test_cancelling_the_caller_cancels_the_turn_that_it_waits_for(scripted
     assert [entry.payload["reason"] for entry in aborted] == ["cancelled"]
 
 
-@ASYNCIO_FIRST
 async def test_who_watches_the_caller_is_told_which_tools_the_asked_agent_runs_and_how_far_they_are(
     tmp_path: Path, scripted: OpenRuntime
 ) -> None:
@@ -324,7 +311,6 @@ async def test_who_watches_the_caller_is_told_which_tools_the_asked_agent_runs_a
         assert report.turns
 
 
-@TRIO_FIRST
 async def test_a_question_that_cannot_be_answered_is_an_error_that_the_caller_acts_on(scripted: OpenRuntime) -> None:
     def model(request: PromptRequest) -> Any:
         is_asked = request.wo_type == "synthesize" and not request.tools
@@ -337,7 +323,6 @@ async def test_a_question_that_cannot_be_answered_is_an_error_that_the_caller_ac
     assert "RESEARCHER could not answer (QUALITY_GATE)" in result.response
 
 
-@ASYNCIO_FIRST
 async def test_two_calls_of_one_round_find_the_same_session(scripted: OpenRuntime) -> None:
     def model(request: PromptRequest) -> Any:
         if request.wo_type != "classify" and request.tools and request.messages[-1].role != "tool":

@@ -25,7 +25,6 @@ from kitchener.testing.replays import assert_replays
 from tests.acceptance.stack import QUESTION, echo, open_scripted, outcome, read_all, scripted_config
 from tests.actors.time_control import settle
 from tests.shared.property_examples import examples
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 FAST = "RESIDENT:fast"
 SHORT_S = 1.2
@@ -102,7 +101,6 @@ async def crowd(
         gate.opened.set()
 
 
-@ASYNCIO_FIRST
 async def test_the_defaults_let_a_slow_provider_fill_the_gateways_queue_and_then_the_executors(tmp_path: Path) -> None:
     """Not one setting is changed: 400 turns wait in three places, and all are answered in the end."""
     async with crowd(tmp_path) as found:

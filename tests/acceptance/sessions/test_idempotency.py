@@ -23,7 +23,6 @@ from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, echo, open_scripted, outcome, read_all
 from tests.cli.shared.commands import finish, start_program
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 Call = dict[str, Any]
 """The arguments of a `handle_turn`."""
@@ -67,7 +66,6 @@ async def test_a_running_duplicate_joins_before_any_overlap_policy(scripted: Ope
         assert await started(runtime) == ["hello"]
 
 
-@TRIO_FIRST
 async def test_a_key_without_a_session_belongs_to_its_subject(scripted: OpenRuntime) -> None:
     """Two calls that name a subject but no session share one session and one turn; another subject's call is another turn."""
     hold = Hold("hello")
@@ -89,7 +87,6 @@ async def test_a_key_that_belongs_to_nobody_is_refused(runtime: Runtime) -> None
     assert await started(runtime) == []
 
 
-@ASYNCIO_FIRST
 async def test_a_finished_turn_is_answered_from_the_ledger_after_a_restart(tmp_path: Path) -> None:
     """Another process answers with an equal result, without a model call and without a turn."""
     call: Call = {"message": "hello", "subject_id": "ada", "idempotency_key": "k1"}
@@ -134,7 +131,6 @@ async def test_the_same_key_with_another_message_is_a_conflict(tmp_path: Path, c
         assert await started(runtime) == ["hello"]
 
 
-@TRIO_FIRST
 async def test_a_key_of_one_subject_never_answers_for_another(runtime: Runtime) -> None:
     """Names that only look alike when written one after the other are different owners with different keys."""
     calls = [("ada", "x|y"), ("ada|x", "y"), ("session", "x"), ("ada:x", "y"), ("ada", "x:y")]
@@ -144,7 +140,6 @@ async def test_a_key_of_one_subject_never_answers_for_another(runtime: Runtime) 
     assert len({result.session_id for result in results}) == len(calls)
 
 
-@TRIO_FIRST
 async def test_a_key_is_found_among_many_sessions_of_its_subject(tmp_path: Path) -> None:
     """Clients that number their messages use one key in each of a subject's sessions; none of them is forgotten."""
     async with open_scripted(tmp_path) as runtime:
@@ -170,7 +165,6 @@ async def cut_off(runtime: Runtime, reached: anyio.Event, **call: Any) -> None:
             tasks.cancel_scope.cancel()
 
 
-@ASYNCIO_FIRST
 async def test_an_aborted_turns_key_runs_again(tmp_path: Path) -> None:
     """After an abort the key has a new turn, in this process and in another, and its result is the key's from then on."""
     hold = Hold("hello")
@@ -188,7 +182,6 @@ async def test_an_aborted_turns_key_runs_again(tmp_path: Path) -> None:
         assert await started(runtime) == ["hello"] * 3
 
 
-@TRIO_FIRST
 async def test_a_message_that_is_sent_again_runs_its_tools_under_other_keys(tmp_path: Path) -> None:
     """What a tool's author can rely on (docs/tools.md): the second turn is another one, and so are its calls."""
     keys: list[str] = []
@@ -320,7 +313,6 @@ def pulling(request: PromptRequest) -> Mapping[str, Any]:
     return echo(request)
 
 
-@ASYNCIO_FIRST
 async def test_an_effect_of_unknown_outcome_is_never_repeated(tmp_path: Path) -> None:
     """Cut off while a tool with effects ran: the key is refused, here and after a restart, and the tool does not run again."""
     lever = Lever(read_only=False)
@@ -340,7 +332,6 @@ async def test_an_effect_of_unknown_outcome_is_never_repeated(tmp_path: Path) ->
         assert (result.error, lever.runs) == (None, 2)
 
 
-@TRIO_FIRST
 async def test_a_read_only_tool_leaves_no_unknown_outcome(scripted: OpenRuntime) -> None:
     """Cut off while a tool without effects ran: there is nothing to repeat by mistake, so the key runs again."""
     lever = Lever(read_only=True)

@@ -18,7 +18,6 @@ from kitchener.runtime.admin.operations import ImportConversations
 from kitchener.runtime.administration import administer
 from kitchener.sealed_values import is_sealed
 from tests.acceptance.replies.content_kit import config, entries, model, replies, running
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 CHOIR: dict[str, Any] = {
     "session": "chat-1",
@@ -41,7 +40,6 @@ def written(path: Path, *lines: object) -> Path:
     return path
 
 
-@ASYNCIO_FIRST
 async def test_conversations_are_sessions_with_times_and_speakers(tmp_path: Path) -> None:
     settings, steps = config(tmp_path / "root"), list[int]()
     file = written(tmp_path / "chats.jsonl", CHOIR, "", *FLAT)
@@ -91,7 +89,6 @@ async def test_a_session_goes_on_where_another_program_ended_and_replays(tmp_pat
     assert len(report.turns) == 2
 
 
-@ASYNCIO_FIRST
 async def test_other_sessions_of_the_subject_recall_it_and_other_subjects_do_not(tmp_path: Path) -> None:
     settings, provider = config(tmp_path / "root", recall_scope="subject"), model()
     file = written(tmp_path / "c.jsonl", CHOIR)
@@ -107,7 +104,6 @@ async def test_other_sessions_of_the_subject_recall_it_and_other_subjects_do_not
     assert report.divergence is None
 
 
-@TRIO_FIRST
 async def test_a_second_import_adds_nothing_and_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     settings, file = config(tmp_path / "root"), written(tmp_path / "c.jsonl", CHOIR)
     looked = await import_conversations(file, subject_id="ada", config=settings, dry_run=True)
@@ -197,7 +193,6 @@ async def test_names_titles_and_texts_are_sealed_and_erased_with_their_subject(t
     assert again.conversations[0].session_id != made.conversations[0].session_id
 
 
-@TRIO_FIRST
 async def test_an_imported_conversation_moves_to_another_root(tmp_path: Path) -> None:
     here, there, provider = config(tmp_path / "here"), config(tmp_path / "there"), model()
     made = await import_conversations(written(tmp_path / "c.jsonl", CHOIR), subject_id="ada", config=here)
@@ -209,7 +204,6 @@ async def test_an_imported_conversation_moves_to_another_root(tmp_path: Path) ->
     assert "Bonifacio: In the old mill" in "\n".join(each.content for each in replies(provider)[0].messages)
 
 
-@ASYNCIO_FIRST
 async def test_a_running_process_imports_and_its_next_turn_recalls(tmp_path: Path) -> None:
     settings, provider = config(tmp_path / "root", recall_scope="subject"), model()
     file = written(tmp_path / "c.jsonl", CHOIR)

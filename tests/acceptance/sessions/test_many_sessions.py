@@ -16,7 +16,6 @@ from kitchener.records import events
 from kitchener.records.turn import TurnResult
 from tests.acceptance.stack import check_lives, open_scripted, outcome, portrait, read_all
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import TRIO_FIRST
 
 SESSIONS, MESSAGES = 100, 3
 
@@ -47,7 +46,6 @@ def check_contiguous(entries: list[StoredEntry]) -> list[tuple[str, str]]:
     return turns
 
 
-@TRIO_FIRST
 async def test_a_hundred_sessions_with_three_overlapping_messages_each(tmp_path: Path) -> None:
     """Every message has its own reply and its own contiguous turn; no number is missing; every chain verifies."""
     results: dict[tuple[SessionId, int], TurnResult | Exception] = {}

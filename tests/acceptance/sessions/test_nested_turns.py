@@ -17,7 +17,6 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, echo, outcome, read_all, types_of
-from tests.shared.sampled_tables import TRIO_FIRST
 
 
 def passing_on(request: PromptRequest) -> Mapping[str, Any]:
@@ -118,7 +117,6 @@ async def test_a_tool_may_send_to_another_session_even_when_every_slot_is_taken(
         assert len({inner.session_id, outer.session_id, result.session_id}) == 3
 
 
-@TRIO_FIRST
 async def test_turns_nest_only_so_deep(scripted: OpenRuntime) -> None:
     """Beyond `max_nesting` the innermost call is refused; those around it complete."""
     relay = Relay()

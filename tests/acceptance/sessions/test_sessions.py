@@ -29,7 +29,6 @@ from tests.acceptance.stack import (
     scripted_config,
     types_of,
 )
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 UNKNOWN = "SES-00000000"
 
@@ -129,7 +128,6 @@ async def test_next_wo_id_monotonic(stack: Stack) -> None:
     assert [wo.wo_id for wo in stack.executor.given] == [f"WO-SES-0123abcd-00{n}" for n in (4, 5, 6, 7)]
 
 
-@ASYNCIO_FIRST
 async def test_a_session_resumes_after_a_restart_with_history_and_numbering(tmp_path: Path) -> None:
     """Another process finds the session by its id, as it was: subject, history, numbers of turns and work orders."""
     async with open_by_hand(tmp_path) as stack:
@@ -171,7 +169,6 @@ async def test_errors_name_what_is_wrong_with_a_session(stack: Stack) -> None:
     assert await stack.types() == recorded
 
 
-@TRIO_FIRST
 async def test_a_session_of_another_agent_class_is_unknown(scripted: OpenRuntime) -> None:
     """Agent classes share no state: the session of one does not exist for the other."""
     async with scripted(agents={"RESIDENT:bo": {}}) as runtime:
@@ -187,7 +184,6 @@ async def test_anonymous_sessions_share_no_subject(stack: Stack) -> None:
     assert subjects == [f"anon-{first.session_id}", f"anon-{second.session_id}"]
 
 
-@ASYNCIO_FIRST
 async def test_a_random_id_that_is_taken_is_drawn_again(by_hand: OpenStack) -> None:
     """A fresh session never lands in another one's ledger entries, however the dice fall."""
     taken = [f"SES-{n:08x}" for n in range(1, 6)]
@@ -205,7 +201,6 @@ async def test_a_random_id_that_is_taken_is_drawn_again(by_hand: OpenStack) -> N
     )
 
 
-@TRIO_FIRST
 async def test_a_message_that_waited_for_the_end_of_its_session_is_refused(scripted: OpenRuntime) -> None:
     """end_session waits for the messages before it; one after it finds the session ended, and no turn follows SESSION_END."""
     hold = Hold("first")
@@ -248,7 +243,6 @@ async def test_ending_a_session_twice_at_once_ends_it_once(stack: Stack) -> None
     assert (await stack.types()).count(events.SESSION_END) == 1
 
 
-@ASYNCIO_FIRST
 async def test_sessions_that_are_put_away_come_back_equal(scripted: OpenRuntime) -> None:
     """With room for one active session, two that alternate lose nothing: state, history, numbering."""
     async with scripted(limits={"max_active_sessions": 1}) as runtime:
@@ -269,7 +263,6 @@ async def test_sessions_that_are_put_away_come_back_equal(scripted: OpenRuntime)
         assert events.TURN_ABORTED not in types
 
 
-@ASYNCIO_FIRST
 async def test_a_session_that_rejected_a_message_is_put_away_like_any_other(scripted: OpenRuntime) -> None:
     """Otherwise messages to busy sessions would fill the memory."""
     hold = Hold("first")
@@ -289,7 +282,6 @@ async def test_a_session_that_rejected_a_message_is_put_away_like_any_other(scri
         assert await supervisor.session(one) is not first
 
 
-@TRIO_FIRST
 async def test_a_session_with_a_running_turn_is_never_doubled_when_room_is_short(scripted: OpenRuntime) -> None:
     """All active sessions are busy and there is room for one: a second message of one of them still waits its turn."""
     hold = Hold("a1", "b1")
@@ -317,7 +309,6 @@ async def test_a_session_with_a_running_turn_is_never_doubled_when_room_is_short
     assert [kind for kind in types if kind.startswith("TURN_")] == ["TURN_STARTED", "TURN_COMPLETED"] * 2
 
 
-@ASYNCIO_FIRST
 async def test_a_session_asked_for_at_once_is_brought_back_once(tmp_path: Path) -> None:
     """After a restart five messages of one session arrive together: one session, five turns, no number twice."""
     async with open_by_hand(tmp_path) as stack:
@@ -365,7 +356,6 @@ async def lose_a_turn(root: Path) -> tuple[str, str]:
     return session_id, lost.turn_id
 
 
-@TRIO_FIRST
 async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_path: Path) -> None:
     """A power loss keeps HO1m's entries of a turn and loses HO2m's: the turn is closed as a crash, its numbers stay taken."""
     session_id, lost = await lose_a_turn(tmp_path)
@@ -380,7 +370,6 @@ async def test_numbers_that_a_lost_tail_had_given_out_are_not_given_again(tmp_pa
     assert len({entry.entity_id for entry in executed}) == len(executed) == 6
 
 
-@ASYNCIO_FIRST
 async def test_a_session_whose_start_was_lost_goes_on_after_its_lost_turn(tmp_path: Path) -> None:
     """A power loss keeps HO1m's entries and loses all of HO2m's. A caller that names the session starts it again."""
     session_id = "SES-0123abcd"
@@ -408,7 +397,6 @@ async def test_a_session_whose_start_was_lost_goes_on_after_its_lost_turn(tmp_pa
     )
 
 
-@TRIO_FIRST
 async def test_numbers_that_a_crash_left_out_are_counted_however_often_the_session_comes_back(tmp_path: Path) -> None:
     """A lost turn is closed once, not at each activation, and the turns after it are not taken for lost."""
     session_id, lost = await lose_a_turn(tmp_path)

@@ -26,7 +26,6 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, Stack, echo, open_scripted, outcome, read_all
-from tests.shared.sampled_tables import TRIO_FIRST
 
 
 def shown(updates: Sequence[TurnUpdate]) -> str:
@@ -74,7 +73,6 @@ async def test_a_stream_ends_with_the_result_that_stands_in_the_ledger(scripted:
     assert {update.wo_id for update in deltas} == {ids[1]}
 
 
-@TRIO_FIRST
 async def test_a_rejected_reply_is_taken_back(scripted: OpenRuntime) -> None:
     """A verifier rejects the first reply after it was shown: it is retracted before the second is told."""
     verdicts = ["reject", "accept"]

@@ -15,7 +15,6 @@ from kitchener.replaying import read_prompts, replay_session
 from tests.acceptance.stack import QUICK
 from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion, error, fake_server
 from tests.gateway.shared.fake_server import events as text_events
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 SIGNATURE: Final = {"google": {"thought_signature": "c2lnbmVk"}}
 KEY: Final = "sk-some-secret-key"
@@ -94,7 +93,6 @@ async def test_what_came_with_tool_requests_goes_back_with_their_results(tmp_pat
     assert [each.is_verified for each in prompts.calls] == [True, True, True]
 
 
-@ASYNCIO_FIRST
 async def test_it_goes_back_after_a_person_has_approved_the_call_and_the_process_is_another(tmp_path: Path) -> None:
     async with fake_server() as server:
         server.respond = strict
@@ -110,7 +108,6 @@ async def test_it_goes_back_after_a_person_has_approved_the_call_and_the_process
     assert (result.response, result.error, len(server.hits)) == ("Done.", None, 3)
 
 
-@ASYNCIO_FIRST
 async def test_no_other_provider_gets_it(tmp_path: Path) -> None:
     """Others refuse fields that they do not know, and one provider's thoughts are not another's affair."""
     async with fake_server(asking(1, streams=False), error(500)) as first, fake_server() as second:
@@ -123,7 +120,6 @@ async def test_no_other_provider_gets_it(tmp_path: Path) -> None:
     assert ["thought" in each or "extra_content" in each for each in bodies(second)] == [False]
 
 
-@TRIO_FIRST
 async def test_an_endpoint_that_refuses_its_own_field_no_longer_gets_it(tmp_path: Path) -> None:
     """Groq sends `reasoning` and takes it; some servers send thoughts that they do not take back."""
     refusal = error(400, "property 'reasoning_content' is unsupported")
@@ -136,7 +132,6 @@ async def test_an_endpoint_that_refuses_its_own_field_no_longer_gets_it(tmp_path
     assert ["thought 1" in each for each in bodies(server)] == [False, True, False]
 
 
-@ASYNCIO_FIRST
 async def test_a_key_among_the_thoughts_is_neither_kept_nor_sent_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", KEY)
     leaky = Answer(asking(1, streams=False).body.replace(b"thought 1", f"my key is {KEY}".encode()))

@@ -15,7 +15,6 @@ from kitchener.replaying import read_prompts, replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 from tests.shared.shown_results import page_in, result_in
 
 LINES = "".join(f"line {number}: é\n" for number in range(2_000))
@@ -94,7 +93,6 @@ async def test_a_model_reads_a_long_result_page_by_page_in_any_context_mode(
     await check_record(result, scripted_config(tmp_path, **config))
 
 
-@TRIO_FIRST
 async def test_an_object_is_read_as_the_text_of_its_json(scripted: OpenRuntime) -> None:
     model = Reader("object")
     async with scripted(model.provider, tools=[read_file], **OFF) as runtime:
@@ -144,7 +142,6 @@ async def test_a_page_that_does_not_exist_is_an_error_for_the_model(
     assert told in said[0]
 
 
-@ASYNCIO_FIRST
 async def test_nobody_reads_a_result_of_another_turn_or_subject(scripted: OpenRuntime) -> None:
     """The pages belong to the work order that made the call."""
     seen = list[str]()
@@ -224,7 +221,6 @@ async def test_a_model_that_cannot_read_on_is_shown_the_beginning_and_told_so(sc
     assert shown.endswith("the limit is 6000]")
 
 
-@TRIO_FIRST
 async def test_a_second_attempt_is_shown_no_more_of_the_results_than_the_first(tmp_path: Path, scripted: OpenRuntime) -> None:
     """It can call no tool, and what it is shown has to fit the budget of results: else it would end in an apology."""
     second = list[Any]()

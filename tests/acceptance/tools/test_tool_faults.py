@@ -20,7 +20,6 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
 from tests.actors.time_control import in_stopped_time, pass_time_after
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 from tests.shared.shown_results import result_in
 
 
@@ -178,7 +177,6 @@ async def test_every_fault_of_a_tool_is_an_error_for_the_model_and_no_neighbours
     assert [each["call"] for each in recorded] == list(range(1, len(calls) + 1))
 
 
-@ASYNCIO_FIRST
 async def test_two_hundred_calls_in_one_round_are_answered_each_and_mostly_refused(
     tmp_path: Path, scripted: OpenRuntime
 ) -> None:
@@ -200,7 +198,6 @@ async def test_two_hundred_calls_in_one_round_are_answered_each_and_mostly_refus
     assert all("has made all of its 64 tool calls" in each["error"] for each in model.told[64:])
 
 
-@TRIO_FIRST
 async def test_a_model_that_alternates_two_calls_for_ever_has_to_answer(tmp_path: Path, scripted: OpenRuntime) -> None:
     @tool(read_only=True)
     def look(place: str) -> str:
@@ -215,7 +212,6 @@ async def test_a_model_that_alternates_two_calls_for_ever_has_to_answer(tmp_path
     assert [each.get("result") for each in recorded] == ["A", "B"] * 3 + [None, None]
 
 
-@ASYNCIO_FIRST
 async def test_unknown_tools_and_wrong_arguments_for_ever_end_in_a_reply(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Calls that cannot run are bounded by the rounds, and by the number of calls."""
 
@@ -235,7 +231,6 @@ async def test_unknown_tools_and_wrong_arguments_for_ever_end_in_a_reply(tmp_pat
     assert [each["error"] for each in recorded[3:8:4]] == ["the arguments are not a JSON object"] * 2
 
 
-@TRIO_FIRST
 async def test_a_budget_that_ends_in_the_middle_of_a_round_ends_in_a_reply(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Each result is a page of its own, and the second of three already passes the budget of results."""
 
@@ -254,7 +249,6 @@ async def test_a_budget_that_ends_in_the_middle_of_a_round_ends_in_a_reply(tmp_p
     assert "[cut: the result had" in model.told[2]
 
 
-@TRIO_FIRST
 async def test_endless_progress_holds_nobody_up_and_ends_with_the_tools_time(tmp_path: Path, scripted: OpenRuntime) -> None:
     closed = anyio.Event()
 

@@ -14,7 +14,6 @@ from kitchener.replaying import replay_session
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 
 @tool(read_only=True)
@@ -66,7 +65,6 @@ async def run(tmp_path: Path, scripted: OpenRuntime, model: Stubborn, **config: 
     return model.told
 
 
-@ASYNCIO_FIRST
 async def test_a_model_that_repeats_a_call_is_told_once_and_then_has_to_answer(tmp_path: Path, scripted: OpenRuntime) -> None:
     told = await run(tmp_path, scripted, Stubborn(looking("A")), max_equal_calls=2)
     assert told[:2] == ["nothing at A"] * 2
@@ -74,7 +72,6 @@ async def test_a_model_that_repeats_a_call_is_told_once_and_then_has_to_answer(t
     assert all("was called 2 times with these arguments in this reply, and is not run again" in each for each in told[2:])
 
 
-@TRIO_FIRST
 async def test_other_arguments_are_another_call_and_the_number_of_calls_is_bounded(
     tmp_path: Path, scripted: OpenRuntime
 ) -> None:
@@ -85,21 +82,18 @@ async def test_other_arguments_are_another_call_and_the_number_of_calls_is_bound
     assert len(told) == 5
 
 
-@ASYNCIO_FIRST
 async def test_a_call_that_is_refused_counts_too(tmp_path: Path, scripted: OpenRuntime) -> None:
     unknown = (ToolUse("u1", "nope", {}), ToolUse("u2", "look", {"wrong": 1}), ToolUse("u3", "look", {"place": "A"}))
     told = await run(tmp_path, scripted, Stubborn(unknown), max_tool_calls=2)
     assert "all of its 2 tool calls" in told[2]
 
 
-@TRIO_FIRST
 async def test_the_rounds_are_bounded(tmp_path: Path, scripted: OpenRuntime) -> None:
     rounds = [looking(str(number)) for number in range(9)]
     told = await run(tmp_path, scripted, Stubborn(*rounds), tool_turn_limit=3)
     assert len(told) == 3
 
 
-@ASYNCIO_FIRST
 async def test_a_budget_that_runs_out_ends_in_a_reply(tmp_path: Path, scripted: OpenRuntime) -> None:
     rounds = [looking(str(number)) for number in range(9)]
     told = await run(tmp_path, scripted, Stubborn(*rounds), results_budget=10)
@@ -149,7 +143,6 @@ async def test_the_caller_says_what_the_first_answer_must_call(
     assert report.is_identical, report.text()
 
 
-@ASYNCIO_FIRST
 async def test_a_choice_is_part_of_the_requests_hash(scripted: OpenRuntime) -> None:
     """The same request with another choice may get another answer, so it has another hash."""
     hashes = set[str]()

@@ -17,7 +17,6 @@ from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, read_all, scripted_config
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 
 def calling(tool_id: str, **arguments: object) -> ScriptedProvider:
@@ -86,7 +85,6 @@ async def test_a_tool_in_a_thread_tells_it_by_the_same_method(scripted: OpenRunt
     assert ran(updates).result == "copied in tool 'copy_in_a_thread'"
 
 
-@TRIO_FIRST
 async def test_progress_is_not_on_record_and_nobody_has_to_watch(tmp_path: Path, scripted: OpenRuntime) -> None:
     async with scripted(calling("copy"), tools=[copy]) as runtime:
         result = await runtime.supervisor().handle_turn("go")
@@ -107,7 +105,6 @@ async def test_what_an_async_generator_yields_is_progress_and_its_last_value_the
     assert count.parameters["required"] == ["to"]
 
 
-@ASYNCIO_FIRST
 async def test_a_generator_without_a_value_has_no_result_and_its_failure_is_told(scripted: OpenRuntime) -> None:
     @tool(read_only=True)
     async def broken(at_once: bool) -> AsyncGenerator[int, None]:

@@ -19,7 +19,6 @@ from tests.acceptance.stack import QUICK, read_all
 from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion, fake_server
 from tests.gateway.shared.fake_server import events as text_events
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import TRIO_FIRST
 
 BROKEN = '{"place": "C"'
 CALLS = (("call-a", "look", '{"place": "A"}'), ("call-b", "look", '{"place": "B"}'), ("call-c", "look", BROKEN))
@@ -128,7 +127,6 @@ async def turn(runtime: Runtime, *, streams: bool) -> tuple[TurnResult, str]:
     return result[0], text
 
 
-@TRIO_FIRST
 async def test_a_call_with_effects_never_runs_with_arguments_that_could_not_be_read(tmp_path: Path) -> None:
     """Its arguments are empty, which would suit a tool that needs none."""
     ran = list[str]()

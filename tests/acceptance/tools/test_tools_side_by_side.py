@@ -23,7 +23,6 @@ from tests.acceptance.conftest import OpenRuntime
 from tests.acceptance.stack import QUESTION, Hold, outcome, read_all, scripted_config
 from tests.actors.time_control import in_stopped_time, pass_time_after
 from tests.shared.payloads import payload_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 ONE_BY_ONE = {"parallel_tools": 1}
 
@@ -180,7 +179,6 @@ async def test_cancelling_the_turn_cancels_every_running_call(scripted: OpenRunt
             assert (await supervisor.handle_turn("again", session_id=session_id)).error is None
 
 
-@TRIO_FIRST
 async def test_a_session_that_ran_its_calls_one_by_one_replays_under_the_new_setting(
     tmp_path: Path, scripted: OpenRuntime
 ) -> None:
@@ -241,7 +239,6 @@ def passing(request: PromptRequest) -> Any:
     return PromptResponse(provider_id="scripted", model_id="m", text="", usage=Usage(5, 5), tool_uses=asked)
 
 
-@ASYNCIO_FIRST
 async def test_the_cost_of_nested_agents_is_in_the_outer_ones(tmp_path: Path, scripted: OpenRuntime) -> None:
     """Two nested turns, one of which runs a third: each is counted once, shown as `nested`, and the replay finds the same."""
     asker = Asker()

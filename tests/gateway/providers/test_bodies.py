@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from kitchener.gateway.providers.bodies import BodyReader, UnusableAnswer, check_json, event_data, is_deeper
 from kitchener.gateway.providers.impossible_counts import CountCheck
 from kitchener.gateway.providers.library.http_client import BoundedBody
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 LIMIT = 10_000
 
@@ -159,7 +158,6 @@ async def test_of_an_error_only_the_beginning_is_read() -> None:
     assert await read(Pieces(b"[" * 5_000 + b"]" * 5_000), status=400, limit=100_000) == []
 
 
-@ASYNCIO_FIRST
 async def test_a_stream_has_only_so_many_comments() -> None:
     """Regression: five million of them took nine seconds of the processor until the limit of an answer's size."""
     ordinary = Pieces(*[b": thinking\n\n" * 1_000] * 99, b"data: {}\n\n")
@@ -170,7 +168,6 @@ async def test_a_stream_has_only_so_many_comments() -> None:
     assert endless.is_closed
 
 
-@TRIO_FIRST
 async def test_a_stream_has_only_so_many_events() -> None:
     body = Pieces(*[b"data: \n\n" * 1_000] * 200)
     with pytest.raises(UnusableAnswer, match="more than 100,000 events"):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kitchener.gateway.providers import OfflineProvider
 from kitchener.records.prompt import Message, PromptResponse, TextPiece, ToolSpec
 from tests.gateway.shared.gateway_kit import as_type, ask, schema_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 LIST_PACKAGES = ToolSpec("list_packages", "List the installed Python packages", {"type": "object"})
 
@@ -167,7 +166,6 @@ async def lesson(signal_id: str, *co_signals: list[str], count: int = 5, session
 
 
 @given(signal_id=st.text(min_size=1), count=st.integers(1, 10_000), sessions=st.integers(1, 500))
-@ASYNCIO_FIRST
 async def test_lessons_follow_the_contract_whatever_the_signal(signal_id: str, count: int, sessions: int) -> None:
     found = await lesson(signal_id, ["domain:a", signal_id], count=count, sessions=sessions)
     assert found["salience_weight"] > 0.3

@@ -35,7 +35,6 @@ from tests.acceptance.stack import QUICK, ScriptedExecutor, Stack, echo, fitting
 from tests.hostile.code.stopped_code import BEHAVIOURS, Behaviour, nothing_goes_wrong
 from tests.hostile.code.strays import on_asyncio
 from tests.serve.shared.requests import COMPLETIONS, Asked, Client, chat_body, run_request, serving
-from tests.shared.sampled_tables import TRIO_FIRST
 
 FAILING = [each for each in BEHAVIOURS if each != "no end"]
 """Without a model that is waited for, a turn that takes no notice of its cancellation may complete."""
@@ -257,7 +256,6 @@ async def test_a_consolidation_in_the_background_whose_runtime_closes(tmp_path: 
         await armed.met.wait()
 
 
-@TRIO_FIRST
 async def test_a_consolidation_in_the_background_whose_subject_is_erased(tmp_path: Path) -> None:
     armed = Armed()
     sealed = QUICK.model_copy(update={"seal": True})

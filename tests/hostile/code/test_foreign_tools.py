@@ -29,7 +29,7 @@ from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted_config
 from tests.hostile.kit import bystander, unless_bystander
 from tests.shared.logs import captured_logs
-from tests.shared.sampled_tables import ASYNCIO_FIRST, sampled
+from tests.shared.sampled_tables import sampled
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime."""
@@ -175,7 +175,6 @@ async def test_a_result_without_end_is_an_error_for_the_model(tmp_path: Path, wh
     assert all(call["error"].startswith("the tool has run, but its result") for call in calls)
 
 
-@ASYNCIO_FIRST
 async def test_what_a_tool_changes_in_its_arguments_changes_nothing_that_was_said(tmp_path: Path) -> None:
     """Regression: the model was shown the changed ones as its own words, and the session's replay differed."""
 

@@ -19,7 +19,6 @@ from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 from tests.clients.test_openai_client import listening
 from tests.serve.shared.requests import serving
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 LINES = 10
 ATTEMPTS = 3
@@ -134,7 +133,6 @@ def records_of(name: str) -> Iterator[list[logging.LogRecord]]:
         logger.removeHandler(records)
 
 
-@ASYNCIO_FIRST
 async def test_a_client_that_provokes_an_error_with_each_request_writes_few_lines(tmp_path: Path) -> None:
     """Errors are events of this library, from several of its modules; those of another kind are logged all the same."""
 

@@ -29,7 +29,6 @@ from tests.actors.time_control import settle
 from tests.hostile.kit import bystander
 from tests.runtime.admin.admin_kit import framed, listening, listening_config, raw, request, socket_of
 from tests.shared.logs import captured_logs
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 WRONG: list[tuple[Any, str]] = [
     (b"", "not JSON"),
@@ -51,7 +50,6 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@TRIO_FIRST
 async def test_a_request_that_is_wrong_is_told_so_and_does_nothing(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime):
         for message, expected in WRONG:
@@ -87,14 +85,12 @@ async def test_a_text_that_is_no_unicode_is_refused_before_it_is_sent_and_told_w
     assert told["error"]["message"] == "the file ? is missing"
 
 
-@TRIO_FIRST
 async def test_a_path_that_is_no_unicode_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime):
         with pytest.raises(AdminUnavailable, match=r"session.import: a path is not Unicode text.*nothing was done"):
             await ask(listening_config(tmp_path), ImportSession(folder=tmp_path / "\udcff"))
 
 
-@ASYNCIO_FIRST
 async def test_a_request_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime):
         for size in (4_194_305, 2**31, 2**32 - 1):
@@ -132,7 +128,6 @@ async def test_clients_that_stay_silent_or_go_keep_nobody_out_for_long(tmp_path:
             await stream.aclose()
 
 
-@TRIO_FIRST
 async def test_an_operation_goes_on_when_its_client_has_gone(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime):
         supervisor = runtime.supervisor()
@@ -145,7 +140,6 @@ async def test_an_operation_goes_on_when_its_client_has_gone(tmp_path: Path) -> 
                 await anyio.lowlevel.checkpoint()
 
 
-@ASYNCIO_FIRST
 async def test_a_flood_of_clients_delays_nobody(tmp_path: Path) -> None:
     async with listening(tmp_path) as runtime, bystander(runtime), anyio.create_task_group() as tasks:
 
@@ -189,7 +183,6 @@ async def test_an_answer_that_is_none_is_told_as_a_change_that_may_have_been_mad
     socket_place.release(tmp_path, claimed)
 
 
-@ASYNCIO_FIRST
 async def test_a_socket_that_the_system_takes_away_costs_the_commands_and_no_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,6 @@ from tests.acceptance.stack import echo, open_scripted
 from tests.hostile.kit import bystander
 from tests.ledger.support import damaged_copies, fact, forget_index, index_of, numbers, open_ledger, segments_of
 from tests.shared.logs import captured_logs
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 from tests.verifier.kit import NODE, needs_node, node, refused, relinked, rewritten
 
 QUICK = LedgerConfig(durability="os")
@@ -260,7 +259,6 @@ async def check_both(ledger: LedgerClient | LedgerReader) -> None:
     assert await numbers(ledger.read(after_seq=6)) == list(range(7, 41))
 
 
-@ASYNCIO_FIRST
 async def test_a_row_that_is_added_to_the_index_gives_nobody_anothers_idempotent_result(tmp_path: Path) -> None:
     """Bo's key leads to ada's turn, and the message is the same; bo gets a turn of his own."""
     message, key = "What did the doctor say?", "k-1"
@@ -372,7 +370,6 @@ async def test_a_head_of_an_earlier_version_is_right_and_the_next_one_covers_the
     assert refused([path], signer.public_key) == []
 
 
-@TRIO_FIRST
 async def test_a_forked_child_writes_nothing_and_keeps_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     ends, begins = os.pipe(), os.pipe()

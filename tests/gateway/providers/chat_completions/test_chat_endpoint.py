@@ -27,7 +27,6 @@ from tests.gateway.shared.fake_server import Answer, completion, error, events, 
 from tests.gateway.shared.gateway_kit import ask
 from tests.gateway.shared.secured_server import secured
 from tests.shared.logs import captured_logs
-from tests.shared.sampled_tables import ASYNCIO_FIRST
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 TOOL = ToolSpec("look", "Looks", {"type": "object", "properties": {}})
@@ -352,7 +351,6 @@ async def test_thoughts_that_the_prompt_began_are_no_part_of_the_answer(content:
     assert whole.usage == response.usage
 
 
-@ASYNCIO_FIRST
 async def test_a_turn_takes_thoughts_back_that_were_streamed_as_text(tmp_path: Path) -> None:
     """So all text that its listener keeps is the reply, which is the same as without a stream."""
     thought, reply = "The user says hello.\n</think>\n", "Hello, Ada."
@@ -572,7 +570,6 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypat
     assert "cret" not in f"{caught.value!r}{caught.value}"
 
 
-@ASYNCIO_FIRST
 async def test_a_private_certificate_is_trusted_only_with_its_ca_file(tmp_path: Path) -> None:
     async with secured(tmp_path) as (_, url, ca):
         async with opened(url) as provider:

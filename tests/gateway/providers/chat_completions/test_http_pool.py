@@ -14,7 +14,6 @@ from kitchener.gateway import build_providers
 from kitchener.records.prompt import Message, Provider
 from tests.gateway.shared.fake_server import completion, error, fake_server
 from tests.gateway.shared.gateway_kit import ask
-from tests.shared.sampled_tables import TRIO_FIRST
 
 BODY = completion("Hello!").body
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
@@ -157,7 +156,6 @@ async def test_calls_through_a_proxy_share_one_connection(monkeypatch: pytest.Mo
     assert {hit.headers["host"] for hit in proxy.hits} == {"model.example"}
 
 
-@TRIO_FIRST
 async def test_a_proxy_that_only_passes_bytes_on_gets_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fake_server(error(502, "no")) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url.removesuffix("/v1").replace("//", "//me:secret-word@"))

@@ -20,7 +20,6 @@ from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
 from kitchener.records.prompt import Message, ToolSpec, ToolUse, Usage
 from tests.gateway.shared.fake_server import Answer, completion, error, fake_server, hang
 from tests.gateway.shared.gateway_kit import Told, ask, one, read_until_error, refusal_of
-from tests.shared.sampled_tables import ASYNCIO_FIRST, TRIO_FIRST
 
 
 async def test_another_vendors_interface_is_spoken_by_the_same_adapter() -> None:
@@ -182,7 +181,6 @@ async def test_the_key_of_the_cache_goes_to_openai_and_elsewhere_if_asked_for(
     assert [hit.body.get("prompt_cache_key") for hit in server.hits] == keys
 
 
-@TRIO_FIRST
 async def test_a_model_that_takes_either_tools_or_a_schema_gets_the_tools() -> None:
     """Google's older models refuse both at once; the executor checks the schema in any case."""
     content = {"parts": [{"text": '{"n": 1}'}], "role": "model"}
@@ -271,7 +269,6 @@ def test_a_provider_that_the_program_brings_needs_no_vendor() -> None:
     check_vendors(one(kind="model", model="nobody:x"), given=("it",))
 
 
-@ASYNCIO_FIRST
 async def test_a_vendor_without_its_key_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     refused = await refusal_of(one(kind="model", model="anthropic:claude-haiku-4-5"))
@@ -295,7 +292,6 @@ async def test_without_the_vendors_package_the_extra_is_named(monkeypatch: pytes
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@ASYNCIO_FIRST
 async def test_a_base_url_reaches_the_vendors_library_or_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings are checked by a list of vendors, the opening by the library itself: they must agree."""
     monkeypatch.setenv("OPENAI_API_VERSION", "2024-06-01")
@@ -316,7 +312,6 @@ async def test_a_base_url_reaches_the_vendors_library_or_is_refused(monkeypatch:
 
 # Under trio the library leaves its own generators to the garbage collector where a body is not read to its end.
 @pytest.mark.filterwarnings("ignore:Async generator '(httpcore|httpcore2|httpx):ResourceWarning")
-@TRIO_FIRST
 async def test_the_limits_hold_for_another_vendors_library_too() -> None:
     """It is given the same HTTP client: an answer that is too long is refused, and no request leaves the endpoint."""
     long = Answer(b'{"type": "message", "x": "' + b"0" * 5_000 + b'"}')
@@ -334,7 +329,6 @@ async def test_the_limits_hold_for_another_vendors_library_too() -> None:
 
 # As above.
 @pytest.mark.filterwarnings("ignore:Async generator '(httpcore|httpx):ResourceWarning")
-@TRIO_FIRST
 async def test_a_library_that_takes_only_the_former_http_client_gets_one_with_the_same_limits() -> None:
     """One attempt is one request, its errors are told apart, and no other host is asked."""
     async with fake_server(completion("hi"), error(429), hang(), Answer(status=302, headers={"location": "/v1/b"})) as server:
@@ -371,7 +365,6 @@ async def test_a_library_that_takes_no_http_client_is_refused_also_where_no_list
     assert "'voyageai' brings its own HTTP client" in refused.expected
 
 
-@ASYNCIO_FIRST
 async def test_a_model_that_the_vendors_library_refuses_is_a_wrong_setting() -> None:
     refused = await refusal_of(one(kind="model", model="elevenlabs:nothing", api_key="env:HOME"))
     assert refused.key == "router.providers.it.model"
