@@ -88,8 +88,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             take_turns(cases.values())
         elif module.split("/")[1] in TAKE_TURNS:
             singles[module] += cases.values()
-    for cases in singles.values():
-        take_turns(cases)
+    for of_module in singles.values():
+        take_turns(of_module)
 
 
 def take_turns(cases: Iterable[dict[str, pytest.Item]]) -> None:
