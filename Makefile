@@ -40,8 +40,8 @@ demo: $(RUN) ## run the offline demonstration
 test: $(DEV) ## check format, lint, types and layers, then run the tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@# mypy uses one processor. Meanwhile the tests are compiled, which each process of pytest would do for itself.
-	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 & $(BIN)/mypy; checked=$$?; wait; exit $$checked
+	@# Beside mypy, the tests are compiled, which each process of pytest would do for itself.
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 & $(BIN)/mypy --num-workers auto; checked=$$?; wait; exit $$checked
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -n auto
 

@@ -12,9 +12,9 @@ import socket
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import cycle
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -59,11 +59,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+TAKE_TURNS: Final = frozenset(
+    ("cli", "clients", "examples", "hostile", "operations", "serve", "telemetry", "testing", "tuning")
+)
+"""Rooms of what stands around the core. The single tests of one of their modules count as the cases of a table."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The cases of a table of three or more take turns at the event loops; `make soak` runs them on the other one too.
+    """The cases of a table of two or more take turns at the event loops; `make soak` runs them on the other one too.
 
-    So each loop has a case or more of every table. Who names a test gets all of its cases.
+    So each loop has a case or more of every table. Cases that only `make soak` runs do not count. Who names a test gets all of
+    its cases.
     """
     if any("::" in each for each in config.args):
         return
@@ -71,14 +78,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         spec = getattr(item, "callspec", None)
         loop = spec.params.get("anyio_backend") if spec is not None else None
-        if spec is not None and isinstance(loop, str):
+        if spec is not None and isinstance(loop, str) and item.get_closest_marker("soak") is None:
             case = "-".join(sorted({*spec.id.split("-")} - {loop}))  # the loop stands before or after the rest
             tables[item.nodeid.partition("[")[0]].setdefault(case, {})[loop] = item
-    for cases in tables.values():
-        if len(cases) >= 3:
-            for loop, found in zip(cycle(("asyncio", "trio")), cases.values(), strict=False):
-                if len(found) == 2:
-                    found[loop].add_marker("soak")
+    singles = defaultdict[str, list[dict[str, pytest.Item]]](list)
+    for name, cases in tables.items():
+        module = name.partition("::")[0]
+        if len(cases) > 1:
+            take_turns(cases.values())
+        elif module.split("/")[1] in TAKE_TURNS:
+            singles[module] += cases.values()
+    for of_module in singles.values():
+        take_turns(of_module)
+
+
+def take_turns(cases: Iterable[dict[str, pytest.Item]]) -> None:
+    """Leaves one case of each pair to `make soak`: of the first pair that on asyncio, of the second that on trio, and so on."""
+    for loop, found in zip(cycle(("asyncio", "trio")), cases, strict=False):
+        if len(found) == 2:
+            found[loop].add_marker("soak")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -97,7 +115,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what run
 # Not function-scoped: Hypothesis refuses such fixtures, as one call of the fixture would serve many examples.
 @pytest.fixture(params=["asyncio", "trio"], scope="module")
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Each async test runs twice, once on each backend; of long tables see `pytest_collection_modifyitems`."""
+    """Each async test runs twice, once on each backend; of tables see `pytest_collection_modifyitems`."""
     backend: str = request.param
     return backend
 

@@ -1,21 +1,27 @@
 """Where a library of an extra is missing, the error names the extra."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.shared.commands import finish, start_program
 from tests.test_installation import NEEDED_BY_AN_EXTRA
 
 SERVE = sorted(NEEDED_BY_AN_EXTRA["serve"])
 
 
 def _run_without(library: str, program: str, directory: Path) -> tuple[int, str]:
-    """Runs a program as if a library were not installed. Returns its exit code and the end of its standard error."""
-    code = f"import sys; sys.modules[{library!r}] = None; {program}"
-    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=directory, capture_output=True, encoding="utf-8")
-    return done.returncode, done.stderr.splitlines()[-1]
+    """Runs a program as if a library were not installed. Returns its exit code and the end of its standard error.
+
+    The process has the package loaded, and forgets what needs an extra: what it imports of that, it imports anew.
+    """
+    forgotten = (library, "kitchener.serve", "kitchener.cli.serve", "kitchener.telemetry")
+    code = (
+        f"import sys\nfor each in [*sys.modules]:\n    if each.startswith({forgotten}):\n        del sys.modules[each]\n"
+        f"sys.modules[{library!r}] = None\n{program}"
+    )
+    done = finish(start_program(code, cwd=directory))
+    return done.code, done.err.splitlines()[-1]
 
 
 def _command(*arguments: str) -> str:

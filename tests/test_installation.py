@@ -7,11 +7,14 @@ import sys
 import tomllib
 import venv
 import zipfile
-from importlib.metadata import Distribution, distribution
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "kitchener"
@@ -29,10 +32,18 @@ NEEDED_BY_AN_EXTRA = {
 """What single modules import where an extra such as `models` or `serve`, or the program that uses them, has installed it."""
 
 
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a piece of source, without the expressions in them, which are most of it."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield each
+            yield from _statements(each)
+
+
 def _imported(path: Path) -> set[str]:
     """The packages of others that a module imports, wherever in the module."""
     found = set[str]()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found.update(each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -72,14 +83,29 @@ def test_a_set_up_takes_exactly_what_is_locked() -> None:
 
 
 def test_the_locked_set_is_complete() -> None:
+    """Each package that is installed finds what it needs, in a version that it takes: what `pip check` says in seconds."""
+    installed = {canonicalize_name(each.name): each.version for each in distributions()}
+    lacking = [
+        f"{each.name} needs {needed}"
+        for each in distributions()
+        for needed in map(Requirement, each.requires or ())
+        if needed.marker is None or needed.marker.evaluate({"extra": ""})
+        if (version := installed.get(canonicalize_name(needed.name))) is None
+        or not needed.specifier.contains(version, prereleases=True)
+    ]
+    assert len(installed) > 50
+    assert lacking == []
+
+
+@pytest.mark.soak
+def test_pip_finds_the_locked_set_complete() -> None:
+    """With its own eyes, which takes some seconds; `test_the_locked_set_is_complete` compares the same versions."""
     check = subprocess.run([sys.executable, "-m", "pip", "check"], check=False, capture_output=True, text=True)
     assert check.returncode == 0, check.stdout
 
 
 def _with_dependencies(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
     """A distribution and all that it needs without extras, as far as this environment has it."""
-    from packaging.requirements import Requirement
-
     found[name] = distribution(name)
     requirements = PROJECT["dependencies"] if name == "kitchener" else found[name].requires or []
     for each in map(Requirement, requirements):

@@ -18,7 +18,7 @@ from kitchener.logs import JsonLogLines, LogLines, get_logger
 from kitchener.records.prompt import PromptRequest
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, open_scripted
-from tests.cli.shared.commands import finish, start
+from tests.cli.shared.commands import finish, start, start_program
 from tests.replay.shared.recorded_sessions import TOOLS
 from tests.shared.logs import captured_logs
 
@@ -43,15 +43,17 @@ anyio.run(main)
 
 
 def test_a_library_writes_nothing_by_itself(tmp_path: Path) -> None:
+    """Neither when it is loaded, which is why this one has an interpreter of its own."""
     run = subprocess.run([sys.executable, "-c", FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (run.stdout, run.stderr) == ("", "")
 
 
 def test_a_handler_of_the_root_logger_gets_the_events(tmp_path: Path) -> None:
     asked = "import logging\nlogging.basicConfig(format='%(name)s %(levelname)s %(message)s %(provider_id)s')\n"
-    run = subprocess.run([sys.executable, "-c", asked + FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "kitchener.gateway.provider_faults ERROR provider failed broken" in run.stderr
-    assert run.stdout == ""
+    run = finish(start_program(asked + FAILING, cwd=tmp_path))
+    assert run.code == 0
+    assert "kitchener.gateway.provider_faults ERROR provider failed broken" in run.err
+    assert run.out == ""
 
 
 def test_a_handler_that_raises_costs_its_line_and_no_turn(tmp_path: Path) -> None:
@@ -60,12 +62,13 @@ def test_a_handler_that_raises_costs_its_line_and_no_turn(tmp_path: Path) -> Non
         "import logging\nclass Broken(logging.Handler):\n    def emit(self, record):\n"
         "        raise OSError('the words of a user')\nlogging.getLogger().addHandler(Broken())\n"
     )
-    run = subprocess.run([sys.executable, "-c", asked + FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
+    run = finish(start_program(asked + FAILING, cwd=tmp_path))
+    assert run.code == 0
     told = "kitchener.gateway.provider_faults: a log handler raised OSError at <string>:4 in Broken.emit"
     assert any(
-        line.startswith(told) and line.endswith("so this is not logged: provider failed") for line in run.stderr.splitlines()
+        line.startswith(told) and line.endswith("so this is not logged: provider failed") for line in run.err.splitlines()
     )
-    assert "the words of a user" not in run.stderr
+    assert "the words of a user" not in run.err
 
 
 def test_a_program_shows_the_fields_of_events_with_a_formatter(tmp_path: Path) -> None:
@@ -74,8 +77,9 @@ def test_a_program_shows_the_fields_of_events_with_a_formatter(tmp_path: Path) -
         "import logging\nfrom kitchener.logs import LogLines\nhandler = logging.StreamHandler()\n"
         "handler.setFormatter(LogLines('%(name)s: %(message)s'))\nlogging.basicConfig(handlers=[handler])\n"
     )
-    run = subprocess.run([sys.executable, "-c", asked + FAILING], cwd=tmp_path, capture_output=True, text=True, check=True)
-    failed = next(line for line in run.stderr.splitlines() if "provider failed" in line)
+    run = finish(start_program(asked + FAILING, cwd=tmp_path))
+    assert run.code == 0
+    failed = next(line for line in run.err.splitlines() if "provider failed" in line)
     assert failed.startswith("[error] kitchener.gateway.provider_faults: provider failed provider_id=broken error=ValueError")
     assert "session_id=SES-" in failed
 

@@ -23,6 +23,7 @@ from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.memory.memory_kit import LESSON
 from tests.acceptance.stack import QUESTION, scripted_config
 from tests.shared.logs import captured_logs
+from tests.shared.sampled_tables import sampled
 
 SECRET = "xyzzy-4711"
 FAULTS = [
@@ -74,8 +75,7 @@ def lines_of(logs: list[Any], records: list[logging.LogRecord]) -> list[str]:
     return [*ours, *(record.getMessage() for record in records if record.levelno > logging.DEBUG)]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("context_mode", ["shadow", "enforce"])
+@pytest.mark.parametrize(("fault", "context_mode"), sampled(FAULTS, ("shadow", "enforce")))
 async def test_nothing_that_was_said_gets_into_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str, context_mode: str
 ) -> None:

@@ -2,10 +2,12 @@
 
 Of those that decide in a recorded turn, `tests/replay/mutated/test_mutated_settings.py` shows it. Each other one stands here
 with a scene and two values under which the scene comes out differently. A setting without a line here fails, and so does one
-that no longer does anything.
+that no longer does anything: in `make test` one setting of each scene, in `make soak` all.
 """
 
+import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -248,10 +250,25 @@ def test_each_setting_that_decides_nothing_on_record_stands_here() -> None:
     assert sorted(SHOWN) == sorted(path for path, row in KNOBS.items() if isinstance(row, str))
 
 
+def scene_of(observe: Observer) -> object:
+    """The scene that shows a setting; other settings may have the same one, with other values."""
+    held = inspect.getclosurevars(observe).nonlocals
+    return held.get("observe") or held.get("scene") or observe.__code__
+
+
+def each_scene_first() -> Iterator[Any]:
+    """Each setting. `make test` looks at the first of each scene, `make soak` at all."""
+    met = set[object]()
+    for path, row in SHOWN.items():
+        scene = scene_of(row.observe)
+        yield pytest.param(path, marks=[pytest.mark.soak] if scene in met else [])
+        met.add(scene)
+
+
 # The HTTP library leaves its own generators to the garbage collector where a body is not read to its end.
 @pytest.mark.filterwarnings("ignore:Async generator 'httpcore2:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <async_generator object PoolByteStream")
-@pytest.mark.parametrize("path", SHOWN)
+@pytest.mark.parametrize("path", list(each_scene_first()))
 async def test_setting_changes_something_that_a_user_can_see(tmp_path: Path, path: str) -> None:
     row = SHOWN[path]
     seen = []

@@ -37,8 +37,14 @@ def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
     return str(request.param)
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.soak] if each == "file_assistant" else []) for each in AGENTS], indirect=True
+)
 def test_the_story_of_an_example_holds_on_trio_too(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On asyncio it runs in a process of its own, in `test_examples.py`."""
+    """On asyncio it runs in a process of its own, in `test_examples.py`.
+
+    `make soak` adds the one whose server loads the library of MCP in each of three processes.
+    """
     story: Callable[[Path], Coroutine[Any, Any, None]] = importlib.import_module(f"examples.{name}.main").main
     (tmp_path / "home").mkdir()
     anyio.run(story, tmp_path / "home", backend="trio")

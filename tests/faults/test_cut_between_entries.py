@@ -19,6 +19,7 @@ from kitchener.testing import FakeClock
 from tests.acceptance.context.context_kit import BRIDGE, ENFORCE, SID, Talk, actions, talking
 from tests.acceptance.memory.memory_kit import ledger_entries
 from tests.acceptance.stack import open_scripted, places, read_all, scripted_config
+from tests.shared.property_examples import examples
 
 ONE_BY_ONE = LedgerConfig(durability="os", linger_ms=0, max_pending_entries=1)
 LATER = 2_000_000_000_000_000
@@ -80,6 +81,7 @@ DECISIONS: Sequence[tuple[Callable[[Talk], Awaitable[None]], list[str]]] = [
 ]
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
 @pytest.mark.parametrize(("decide", "together"), DECISIONS)
 async def test_a_decision_that_takes_several_entries_is_there_as_a_whole_or_not_at_all(
@@ -94,7 +96,7 @@ async def test_a_decision_that_takes_several_entries_is_there_as_a_whole_or_not_
     before = done[: -len(together)]
     end = [n for n, entry in enumerate(ledger_entries(root)) if entry["entry_type"].startswith("INTENT_")][-1]
     for number in range(end - len(together), end + 1):
-        for rest in (0, 40):
+        for rest in (0, 40)[examples(few=number % 2, many=0) :: examples(few=2, many=1)]:  # in turn, or both
             copy = tmp_path / f"{number} {rest}"
             died_after(root, copy, number, rest=rest)
             async with talking(copy, FakeClock(LATER), **ENFORCE) as ada:

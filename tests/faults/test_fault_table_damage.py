@@ -119,6 +119,7 @@ def test_an_old_copy_is_noticed(worker: Worker, place: Path, anyio_backend: str,
     assert acknowledged(events) == WRITTEN + 2
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.soak)])  # which wrote the file
 def test_the_real_command_exits_with_6_and_names_the_place(place: Path, written: bytes) -> None:
     """Not only `invoke` in a child: the program as a shell starts it."""
     lines = written.splitlines(keepends=True)

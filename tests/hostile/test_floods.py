@@ -63,14 +63,14 @@ def sessions_in_memory() -> list[SessionManager]:
 
 def test_an_index_takes_so_many_bytes_a_term_and_so_many_terms_a_text() -> None:
     """Han text without spaces is indexed by pairs: 439 MB resident for 6 MB of ledger, before it was bounded."""
-    texts = 10
+    texts = 5
     tracemalloc.start()
     try:
         index = LexicalIndex(LexicalTurn(han_text(number, 4_500), "s", "user") for number in range(texts))
         assert held_by_indexes() < texts * MAX_TERMS_PER_TURN * MAX_TERM_BYTES
     finally:
         tracemalloc.stop()
-    assert index.rank(han_text(7, 40)).order[0] == 7, "its beginning finds it"
+    assert index.rank(han_text(3, 40)).order[0] == 3, "its beginning finds it"
 
 
 def test_an_index_knows_so_many_terms_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_an_index_knows_so_many_terms_and_no_more(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_flood_of_long_messages_takes_memory_in_proportion(tmp_path: Path) -> None:
     """With a budget so small that each turn ranks all that was said."""
-    messages = 5
+    messages = 3
     context = {**ENFORCE, "context_budget": 400, "turn_budget": 1_000_000}
     async with open_scripted(tmp_path, **context) as runtime, bystander(runtime):
         tracemalloc.start()

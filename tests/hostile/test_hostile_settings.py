@@ -3,9 +3,6 @@
 import contextlib
 import json
 import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +17,7 @@ from kitchener.runtime import open_runtime
 from kitchener.runtime.loading import load_config
 from kitchener.runtime.setting_checks import check_config
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
+from tests.cli.shared.commands import finish, start_program
 from tests.shared.property_examples import examples
 
 DIGITS: Final = "9" * 5_000
@@ -152,10 +150,9 @@ def test_every_whole_number_has_a_greatest_value(model: type[LimitsConfig | HO2C
 
 def test_a_settings_file_without_end_is_not_read_to_its_end() -> None:
     """In a process of its own, so that reading on would not take this one's memory."""
-    program = "from kitchener.runtime.loading import load_config; load_config('/dev/zero')"
-    limited = f"ulimit -v 4000000; exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}"
-    run = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
-    assert "is larger than 1,048,576 bytes" in run.stderr
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (4_000_000_000, 4_000_000_000))"
+    program = f"{limited}\nfrom kitchener.runtime.loading import load_config; load_config('/dev/zero')"
+    assert "is larger than 1,048,576 bytes" in finish(start_program(program)).err
 
 
 @pytest.mark.parametrize(("name", "problem"), [("/dev/zero", "is not a regular file"), ("huge", "is larger than 65,536 bytes")])

@@ -12,12 +12,12 @@ from kitchener.records import events
 from kitchener.runtime import Runtime
 from tests.mcp.shared.servers import HttpProcess, calls, faulty, faulty_over_http, listed, open_desk, say, until
 
-SESSIONS = 50
+SESSIONS = 20
 IDEMPOTENT = {"idempotentHint": True}
 
 
 async def ask_in_many_sessions(runtime: Runtime) -> dict[int, str]:
-    """The replies of fifty sessions, of which one asks for `die`."""
+    """The replies of twenty sessions, of which one asks for `die`."""
     replies: dict[int, str] = {}
 
     async def ask(number: int) -> None:
@@ -40,7 +40,7 @@ def check(replies: dict[int, str], folder: Path, cause: str) -> None:
 
 
 async def test_a_killed_command_fails_only_the_call_that_it_had_and_never_gets_it_again(tmp_path: Path) -> None:
-    """Fifty sessions wait for the one place that the server has. It is started again, and the record tells the same."""
+    """Twenty sessions wait for the one place that the server has. It is started again, and the record tells the same."""
     folder = tmp_path / "fs"
     server = faulty(folder, ["die", "echo"], max_calls=1, trust_annotations=True)
     async with open_desk(tmp_path, {"fs": server}) as (runtime, _):
@@ -55,7 +55,7 @@ async def test_a_killed_command_fails_only_the_call_that_it_had_and_never_gets_i
 async def test_a_killed_server_over_http_fails_only_the_call_that_it_had_and_never_gets_it_again(tmp_path: Path) -> None:
     """Somebody starts it again after a while. Until then the others wait, and nothing is sent."""
     folder = tmp_path / "fs"
-    with faulty_over_http(folder, ["die", "echo"], max_calls=1, max_restarts=1_000, backoff_max_s=0.05) as server:
+    with faulty_over_http(folder, ["die", "echo"], max_calls=1, max_restarts=1_000, backoff_max_s=0.2) as server:
         async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _), anyio.create_task_group() as tasks:
             tasks.start_soon(_start_when_missed, server, runtime)
             replies = await ask_in_many_sessions(runtime)
@@ -66,7 +66,7 @@ async def test_a_killed_server_over_http_fails_only_the_call_that_it_had_and_nev
 async def test_a_call_that_a_restarted_server_did_not_take_is_made_once_more(tmp_path: Path, status: int | None) -> None:
     """Also one with effects: a server that is not there, or does not know the session any more, has done nothing."""
     folder = tmp_path / "fs"
-    with faulty_over_http(folder, ["echo"], max_restarts=1_000, backoff_max_s=0.05) as server:
+    with faulty_over_http(folder, ["echo"], max_restarts=1_000, backoff_max_s=0.2) as server:
         if status is not None:
             (folder / "sessions").write_text(str(status))
         async with open_desk(tmp_path, {"fs": server.settings}) as (runtime, _):

@@ -120,12 +120,18 @@ async def test_a_server_that_has_forgotten_its_question_is_told_as_such(tmp_path
 
 @pytest.mark.parametrize(
     ("kind", "told", "anyio_backend"),
-    [("keeps", "removed a.txt", "asyncio"), ("forgets", "no longer takes the answer", "trio")],
+    [
+        ("keeps", "removed a.txt", "asyncio"),
+        pytest.param("forgets", "no longer takes the answer", "trio", marks=pytest.mark.soak),
+    ],
 )
 async def test_a_server_of_the_library_takes_the_answer_in_another_process_if_its_key_lasts(
     tmp_path: Path, kind: str, told: str
 ) -> None:
-    """First a person allows the call, then its question is answered, each time by a server that was started anew."""
+    """First a person allows the call, then its question is answered, each time by a server that was started anew.
+
+    The one that forgets costs seconds of loading the vendor's library; what is told of it, the test before this one shows.
+    """
     (tmp_path / "desk.py").write_text(LIBRARY)
     desk = McpServerConfig(command=sys.executable, args=(str(tmp_path / "desk.py"), kind), connect_timeout_s=40.0)
     async with open_desk(tmp_path, {"desk": desk}, approval=ApprovalConfig()) as (runtime, _):

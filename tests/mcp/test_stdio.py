@@ -96,29 +96,28 @@ async def test_calls_of_one_server_run_side_by_side(tmp_path: Path) -> None:
     assert replies == ["released"] * 5
 
 
-@pytest.mark.parametrize(
-    ("message", "reply"),
-    [
-        ("fs__garbage", "after garbage"),
-        ("fs__fails", "the disk is full"),
-        ("fs__refused", "server 'fs' refused the call: no such thing (-32602)"),
-        ("fs__wrong_form", "its answer is not as the protocol says"),
-        ("fs__big", "the tool has run, but its answer is larger than 8,388,608 bytes; max_result_bytes = 4,194,304"),
-        ('fs__big {"last": true}', "the tool has run, but its answer is larger than 8,388,608 bytes"),
-        ('fs__big {"size": 5000000}', "the tool has run, but its result has 5,000,002 bytes, and max_result_bytes = 4,194,304"),
-        ('fs__big {"size": 70000}', "; read_context_item("),
-        ('fs__many {"values": 300000}', "the tool has run, but its answer is larger than 200,000 values"),
-    ],
-)
-async def test_bad_answers_are_errors_that_the_model_can_read(
-    tmp_path_factory: pytest.TempPathFactory, message: str, reply: str
-) -> None:
-    root = tmp_path_factory.mktemp("bad")
+BAD_ANSWERS = {
+    "fs__garbage": "after garbage",
+    "fs__fails": "the disk is full",
+    "fs__refused": "server 'fs' refused the call: no such thing (-32602)",
+    "fs__wrong_form": "its answer is not as the protocol says",
+    "fs__big": "the tool has run, but its answer is larger than 8,388,608 bytes; max_result_bytes = 4,194,304",
+    'fs__big {"last": true}': "the tool has run, but its answer is larger than 8,388,608 bytes",
+    'fs__big {"size": 5000000}': "the tool has run, but its result has 5,000,002 bytes, and max_result_bytes = 4,194,304",
+    'fs__big {"size": 70000}': "; read_context_item(",
+    'fs__many {"values": 300000}': "the tool has run, but its answer is larger than 200,000 values",
+}
+"""What a tool of the misbehaving server is told to do, and what the model reads of it."""
+
+
+async def test_bad_answers_are_errors_that_the_model_can_read(tmp_path: Path) -> None:
+    """One after the other, at a server that is started once."""
     tools = ["garbage", "fails", "refused", "wrong_form", "big", "many", "echo"]
-    async with open_desk(root, {"fs": faulty(root / "fs", tools)}) as (runtime, _):
-        assert reply in await say(runtime, message)
-        assert await say(runtime, 'fs__echo {"text": "on"}') == "on"
-        assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1
+    async with open_desk(tmp_path, {"fs": faulty(tmp_path / "fs", tools)}) as (runtime, _):
+        for message, reply in BAD_ANSWERS.items():
+            assert reply in await say(runtime, message), message
+            assert await say(runtime, 'fs__echo {"text": "on"}') == "on", message
+            assert runtime.statistics()["mcp_servers"]["fs"]["starts"] == 1, message
 
 
 async def test_changed_tools_are_told_and_hold_from_the_next_turn_on(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ async def check_lists(ada: Talk) -> None:
         assert set(lists.eligible) <= recalled
 
 
-@settings(max_examples=examples(few=6, many=200))
+@settings(max_examples=examples(few=5, many=200))
 @given(conversation=st.lists(st.one_of(_SAYS, _SHARING, _CALLS), min_size=4, max_size=14), config=configs)
 async def test_a_session_keeps_what_its_ledger_says(
     anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]
@@ -177,7 +177,7 @@ def without_refs(kept: Any) -> Any:
     return {"turns": list(kept["turns"]), "intents": list(kept["intents"]), "live": kept["live_intents"]}
 
 
-@settings(max_examples=examples(few=5, many=150))
+@settings(max_examples=examples(few=4, many=150))
 @given(conversation=steps, config=configs)
 async def test_a_restart_changes_nothing(anyio_backend: str, conversation: Sequence[Step], config: Mapping[str, Any]) -> None:
     whole = {"context_mode": "enforce", **config}

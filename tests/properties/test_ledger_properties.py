@@ -52,7 +52,7 @@ async def check(ledger: LedgerClient | LedgerReader, model: Model, after: int, u
     assert await read(entity_id="X-2") == [row[0] for row in rows if row[3] == "X-2"]
 
 
-@settings(max_examples=examples(few=15, many=400))  # on each event loop
+@settings(max_examples=examples(few=10, many=400))  # on each event loop
 @given(steps=steps, bound=bounds)
 async def test_a_ledger_is_a_list_that_survives(steps: list[tuple[Any, ...]], bound: tuple[int, int]) -> None:
     with TemporaryDirectory() as directory:

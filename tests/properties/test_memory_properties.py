@@ -94,7 +94,7 @@ async def live(memory: HO3Memory, clock: SetClock, life: list[tuple[Any, ...]]) 
     return stops
 
 
-@settings(max_examples=examples(few=12, many=500))
+@settings(max_examples=examples(few=8, many=500))
 @given(life=steps)
 async def test_folded_along_folded_anew_and_a_plain_scan_agree_at_every_cut(life: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as name:
@@ -128,7 +128,7 @@ async def view(memory: HO3Memory, namespace: str, hours: float) -> tuple[Any, ..
     )
 
 
-@settings(max_examples=examples(few=12, many=500))
+@settings(max_examples=examples(few=8, many=500))
 @given(life=steps)
 async def test_one_subject_is_the_same_with_and_without_the_other(life: list[tuple[Any, ...]]) -> None:
     """Whatever ids the other uses: the same event ids, signals, sessions, artifacts."""

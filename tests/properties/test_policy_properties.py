@@ -120,7 +120,7 @@ def test_a_state_says_what_its_entries_say(history: list[tuple[str, Mapping[str,
     assert [past.turn_id for past in found.window] == [p["turn_id"] for kind, p, _ in history if kind == events.TURN_COMPLETED]
 
 
-@settings(max_examples=examples(few=25, many=500))
+@settings(max_examples=examples(few=15, many=500))
 @given(histories(), st.data())
 def test_a_session_that_writes_has_the_state_that_its_ledger_adds_up_to(
     history: list[tuple[str, Mapping[str, Any], Ref]], data: st.DataObject

@@ -23,9 +23,12 @@ async def opened(root: Path) -> AsyncIterator[Runtime]:
 
 
 @in_all_ways
-@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("first", [0, *(pytest.param(each, marks=pytest.mark.soak) for each in (1, 2))])
 async def test_it_ends_and_the_root_can_be_opened_again(tmp_path: Path, how: str, first: int) -> None:
-    """Regression: the task that opens a runtime is shielded, and whoever cancelled its opening waited for it for ever."""
+    """Regression: the task that opens a runtime is shielded, and whoever cancelled its opening waited for it for ever.
+
+    After every third step in `make test`, after each in `make soak`.
+    """
 
     async def use() -> None:
         async with opened(tmp_path):

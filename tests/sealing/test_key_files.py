@@ -150,7 +150,7 @@ class Keys(RuleBasedStateMachine):
             self.destroyed.append(self.used.pop(subject_id)[1])
 
 
-Keys.TestCase.settings = settings(max_examples=examples(few=20, many=500), stateful_step_count=25, deadline=None)
+Keys.TestCase.settings = settings(max_examples=examples(few=10, many=500), stateful_step_count=25, deadline=None)
 TestKeys = Keys.TestCase
 
 

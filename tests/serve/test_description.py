@@ -198,10 +198,10 @@ def only_known(case: Any, known: Mapping[str, Any]) -> None:
 def test_every_operation_answers_made_up_requests_as_described(tmp_path: Path) -> None:
     with sending(tmp_path / "root") as (sender, operations):
         for operation in operations:
-            ask_made_up(sender, operation, GenerationMode.POSITIVE, 3)
+            ask_made_up(sender, operation, GenerationMode.POSITIVE, 2)
         for operation in operations:
             if operation.body or operation.query:
-                ask_made_up(sender, operation, GenerationMode.NEGATIVE, 2)
+                ask_made_up(sender, operation, GenerationMode.NEGATIVE, 1)
         reached = {label for label, statuses in sender.statuses.items() if any(each < 400 for each in statuses)}
         assert {each.label for each in operations} - reached <= WITHOUT_SUCCESS
 

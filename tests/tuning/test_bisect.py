@@ -1,6 +1,7 @@
 """After which consolidation was a turn shown something else: the search, and real turns run again (docs/replay.md)."""
 
 import math
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -91,16 +92,31 @@ async def open_school(root: Path, **admin: Any) -> AsyncIterator[tuple[RuntimeCo
         yield config, runtime, await runtime.supervisor().start_session(subject_id="ada")
 
 
+TAUGHT: dict[str, tuple[Path, str]] = {}
+"""Roots on which the four turns of `taught` have run, and the sessions, by how the agent is configured."""
+
+
 async def taught(root: Path, **admin: Any) -> tuple[RuntimeConfig, str]:
+    """A root with four turns, the same ones for all tests, and each test has a copy."""
+    if (kind := repr(admin)) not in TAUGHT:
+        school = root.parent / f"school-{len(TAUGHT)}"
+        TAUGHT[kind] = school, await teach(school, **admin)
+    school, session_id = TAUGHT[kind]
+    shutil.copytree(school, root, dirs_exist_ok=True)
+    shutil.copytree(f"{school}.keys", f"{root}.keys", symlinks=True)
+    return scripted_config(root, **{**EAGER, **admin}), session_id
+
+
+async def teach(root: Path, **admin: Any) -> str:
     """Four turns. Learned are questions and gardens, then kitchens, then books; then the line of kitchens is taken back."""
-    async with open_school(root, **admin) as (config, runtime, session_id):
+    async with open_school(root, **admin) as (_, runtime, session_id):
         await say(runtime, session_id, "garden one", "kitchen two", "books three")
         memory = runtime.memory("ADMIN")
         (kitchen,) = await memory.read_overlays("domain:kitchen", namespace="ADMIN/ada")
         await memory.deactivate_overlay(str(kitchen.artifact_id), "no more", str(kitchen.created_at), namespace="ADMIN/ada")
         await memory.commit()
         await say(runtime, session_id, "garden four")
-    return config, session_id
+    return session_id
 
 
 async def asked(config: RuntimeConfig, session_id: str, **question: Any) -> BisectReport:

@@ -339,7 +339,7 @@ class _WatchedStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._state.lost.set()
+        self._state.lose()
         await self._stream.__aexit__(kind, error, trace)
 
     def __aiter__(self) -> "_WatchedStream":
@@ -349,7 +349,7 @@ class _WatchedStream:
         try:
             item = await self._stream.__anext__()
         except BaseException:  # its end, or an error after which nothing follows
-            self._state.lost.set()
+            self._state.lose()
             raise
         if isinstance(item, StrayLine):
             self._state.note_stray_line(item.text)

@@ -39,8 +39,8 @@ class ConnectionState:
         self.listed: list[Mapping[str, object]] = []
         """The newest page of tools, as the server wrote it."""
 
-    def lose(self, reason: str) -> None:
-        """Notes that the connection has ended. The first reason counts."""
+    def lose(self, reason: str = "") -> None:
+        """Notes that the connection has ended. The first reason that is given counts, and the first time."""
         self._reason = self._reason or reason
         self.lost_at = min(self.lost_at, anyio.current_time())
         self.lost.set()

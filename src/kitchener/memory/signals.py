@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kitchener.errors import CallerError, InvalidSignal
@@ -21,7 +20,6 @@ from kitchener.times import datetime_of
 
 MAX_VALUE_CHARS: Final = 64
 _MAX_ID_CHARS: Final = 1_024
-_MAX_KEPT_CHARS: Final = 100
 _OTHER = re.compile(r"[^A-Za-z0-9_.\-/]+")
 _SPEAKS = re.compile(r"[A-Za-z0-9]")
 _KEYED = re.compile(r"~[0-9a-f]{32}")
@@ -195,14 +193,6 @@ def normalise(signal_id: str, kinds: Collection[str]) -> str:
     Raises:
         InvalidSignal: the kind is not allowed, or nothing is left of the value
     """
-    # Results are cached: a turn uses each of its signals several times, and a deployment has few. A long id is not a label,
-    # so caching it would waste memory.
-    if type(kinds) is frozenset and isinstance(signal_id, str) and len(signal_id) <= _MAX_KEPT_CHARS:
-        return _kept(signal_id, kinds)
-    return _normalised(signal_id, kinds)
-
-
-def _normalised(signal_id: str, kinds: Collection[str]) -> str:
     kind, colon, value = signal_id.partition(":") if isinstance(signal_id, str) else ("", "", "")
     if not colon or kind not in kinds:
         raise InvalidSignal(signal_id, f"expected kind:value with a kind out of {', '.join(sorted(kinds))}")
@@ -210,9 +200,6 @@ def _normalised(signal_id: str, kinds: Collection[str]) -> str:
     if plain is None:
         raise InvalidSignal(signal_id, "expected a value with at least one of A-Z, a-z, 0-9")
     return f"{kind}:{plain}"
-
-
-_kept = lru_cache(4_096)(_normalised)
 
 
 def normalise_value(value: str) -> str | None:
@@ -258,14 +245,6 @@ def plain_id(what: str, value: object, prefix: str = "") -> str:
         return str.__str__(value)  # a member of a string enumeration is a subclass of str
     expected = f"{prefix}… of" if prefix else "1 to"
     raise CallerError(f"{what} = {value!r:.80}: expected {expected} {_MAX_ID_CHARS} printable characters; nothing was written")
-
-
-def known_id(what: str, value: object) -> str:
-    """`plain_id` with a cache, for ids that repeat: all signals of a turn name the same session and turn."""
-    return _kept_id(what, value) if type(value) is str else plain_id(what, value)
-
-
-_kept_id = lru_cache(1_024)(plain_id)
 
 
 def events_of_turn(session_id: str, turn_id: str, stored_ids: Iterable[str]) -> dict[str, str]:

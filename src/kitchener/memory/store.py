@@ -29,7 +29,7 @@ from kitchener.memory.reader import (
 )
 from kitchener.memory.recorded_signals import turn_of_signals
 from kitchener.memory.signals import event_id as event_id_of
-from kitchener.memory.signals import events_of_turn, has_closed_words, keyed_id, known_id, normalise, plain_id
+from kitchener.memory.signals import events_of_turn, has_closed_words, keyed_id, normalise, plain_id
 from kitchener.memory.subject_cache import (
     OVERLAYS,
     SIGNALS,
@@ -125,7 +125,7 @@ class SignalOperations(OverlayOperations):
             CallerError: an id is not valid
             EntryRefused, EntryTooLarge, LedgerWriteError: the entry cannot be written
         """
-        signal_id, session_id = normalise(signal_id, self.kinds), known_id("session_id", session_id)
+        signal_id, session_id = normalise(signal_id, self.kinds), plain_id("session_id", session_id)
         extra, turn_id = _checked(metadata)
         if event_id is not None:
             event_id = plain_id("event_id", event_id, "EVT-")
@@ -166,7 +166,7 @@ class SignalOperations(OverlayOperations):
             CallerError: an id is not valid
             EntryRefused, EntryTooLarge, LedgerWriteError: the entry cannot be written
         """
-        session_id, turn_id = known_id("session_id", session_id), known_id("turn_id", turn_id)
+        session_id, turn_id = plain_id("session_id", session_id), plain_id("turn_id", turn_id)
         plain = [normalise(each, self.kinds) for each in signal_ids]
         subject = await self._known(namespace)
         check_writable(namespace)
@@ -320,4 +320,4 @@ def _checked(metadata: Mapping[str, Json] | None) -> tuple[dict[str, Json], str]
         raise CallerError(f"metadata = {quoted(metadata)}: expected names with values; nothing was written")
     extra = dict(metadata or {})
     turn_id = extra.get("turn_id")
-    return extra, known_id("metadata turn_id", turn_id) if turn_id not in (None, "") else ""
+    return extra, plain_id("metadata turn_id", turn_id) if turn_id not in (None, "") else ""

@@ -180,7 +180,7 @@ def _unsealed(key: SubjectKey, sealed: Mapping[str, object], ledger_id: str, ent
         ) from error
 
 
-@lru_cache(maxsize=1_024)  # saves 1.5 % of the bytecodes of a turn in `benchmarks.steps`
+@lru_cache(maxsize=1_024)  # made once for each sealed field of a ledger; a turn seals 17 values (`benchmarks.steps`)
 def _bound_to(ledger_id: str, entry_type: str, field: str) -> bytes:
     return canonical_bytes([ledger_id, entry_type, field])
 

@@ -94,7 +94,7 @@ class Life:
 def test_an_effect_happens_once_and_only_if_it_was_allowed(tmp_path: Path, backend: str) -> None:
     numbers = count()
 
-    @settings(max_examples=examples(few=8, many=200))
+    @settings(max_examples=examples(few=5, many=200))
     @given(STEPS)
     def lived(steps: list[Step]) -> None:
         life = Life(tmp_path / str(next(numbers)) / "root")

@@ -467,8 +467,8 @@ async def test_a_restart_changes_no_byte_of_a_projection(tmp_path: Path, setting
     Hashes are left out, because a work order's entry holds the time that its turn had left.
     """
     config = {**ENFORCE, "context_budget": 260, **settings, "recall_scope": scope, "ledger": one_keyring(tmp_path)}
-    first = [f"the {thing} is {n} miles away" for n, thing in enumerate(("harbour", "castle", "museum", "station") * 5)]
-    second = ["[switch] hotels", *[f"the hotel {n} has a view of the harbour" for n in range(20)]]
+    first = [f"the {thing} is {n} miles away" for n, thing in enumerate(("harbour", "castle", "museum", "station") * 3)]
+    second = ["[switch] hotels", *[f"the hotel {n} has a view of the harbour" for n in range(12)]]
     back = ["[back] sights", "how far is the castle?"]
     last = ["and the museum?", "[back] which hotel?", "is there one with a view?", "[back] the harbour"]
 

@@ -19,6 +19,7 @@ from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from tests.acceptance.context.context_kit import ENFORCE, OTHER, SHADOW, SID, Talk, talk
 from tests.acceptance.stack import QUICK, open_scripted, read_all, scripted_config
 from tests.shared.payloads import payload_of
+from tests.shared.sampled_tables import sampled
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,13 @@ def anyio_backend() -> str:
 
 
 SIZES: Final = {f"package-{n:03d}": f"{n * 7} MiB, written by author {n}" for n in range(120)}
-ALL_MODES: Final = pytest.mark.parametrize("mode", [{}, SHADOW, ENFORCE], ids=["off", "shadow", "enforce"])
+MODES: Final[Mapping[str, Mapping[str, Any]]] = {"off": {}, "shadow": SHADOW, "enforce": ENFORCE}
+
+
+def each_mode(first: str) -> pytest.MarkDecorator:
+    """The modes of the context: one of them in `make test`, where the tests of this module take turns, all in `make soak`."""
+    others = [pytest.param(mode, id=name, marks=pytest.mark.soak) for name, mode in MODES.items() if name != first]
+    return pytest.mark.parametrize("mode", [pytest.param(MODES[first], id=first), *others])
 
 
 @tool(read_only=True)
@@ -98,7 +105,7 @@ async def result_key(ada: Talk, session_id: str = SID) -> str:
     return f"{entry.ledger_id}/{entry.entry_id}"
 
 
-@ALL_MODES
+@each_mode("enforce")
 async def test_a_result_that_no_reply_repeated_is_in_a_later_request(tmp_path: Path, mode: Mapping[str, Any]) -> None:
     """It is shown to every later turn, also after a restart."""
     async with talking(tmp_path, **mode) as ada:
@@ -113,7 +120,7 @@ async def test_a_result_that_no_reply_repeated_is_in_a_later_request(tmp_path: P
     await replays(tmp_path, **mode)
 
 
-@ALL_MODES
+@each_mode("off")
 async def test_no_other_subject_or_session_is_shown_it(tmp_path: Path, mode: Mapping[str, Any]) -> None:
     async with talking(tmp_path, **{**mode, "recall_scope": "subject"}) as ada:
         await ada.say("use door_code")
@@ -124,19 +131,18 @@ async def test_no_other_subject_or_session_is_shown_it(tmp_path: Path, mode: Map
             assert "4711" not in str(ada.provider.requests[-1].messages)
 
 
-@pytest.mark.parametrize("said", ["tell door_code", "use broken", "use nothing", "tell list_sizes"])
-@ALL_MODES
-async def test_what_was_repeated_failed_or_is_empty_is_not_recalled(tmp_path: Path, mode: Mapping[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("said", "mode"), sampled(("tell door_code", "use broken", "use nothing", "tell list_sizes"), MODES))
+async def test_what_was_repeated_failed_or_is_empty_is_not_recalled(tmp_path: Path, said: str, mode: str) -> None:
     """An error is no fact about the world; a reply that says it all is shown itself."""
-    async with talking(tmp_path, **mode) as ada:
+    async with talking(tmp_path, **MODES[mode]) as ada:
         await ada.say(said, "and now?")
         assert ") gave: " not in ada.text()
         completed = await read_all(ada.ledgers.ho2m, session_id=SID, entry_type=events.TURN_COMPLETED)
         assert [each.payload["tool_results"] for each in completed] == [[], []]
-    await replays(tmp_path, **mode)
+    await replays(tmp_path, **MODES[mode])
 
 
-@ALL_MODES
+@each_mode("shadow")
 async def test_a_long_result_shows_its_beginning_and_what_matches_the_message(tmp_path: Path, mode: Mapping[str, Any]) -> None:
     async with talking(tmp_path, **mode) as ada:
         await ada.say("use list_sizes")
@@ -190,7 +196,7 @@ async def test_attention_leaves_out_what_does_not_fit_and_says_so(tmp_path: Path
     await replays(tmp_path, **settings)
 
 
-@ALL_MODES
+@each_mode("enforce")
 async def test_a_session_recalls_its_newest_results_only(tmp_path: Path, mode: Mapping[str, Any]) -> None:
     """`recalled_results` of them; a repeated call counts once, with its newest result."""
     async with talking(tmp_path, **mode, recalled_results=1) as ada:
@@ -205,7 +211,7 @@ async def test_a_session_recalls_its_newest_results_only(tmp_path: Path, mode: M
     await replays(tmp_path, **mode, recalled_results=1)
 
 
-@ALL_MODES
+@each_mode("off")
 async def test_turned_off_nothing_is_recorded_or_shown(tmp_path: Path, mode: Mapping[str, Any]) -> None:
     """Turned on later, results of turns from then on are shown, and those of before stay out."""
     async with talking(tmp_path, **mode, recalled_results=0) as ada:
@@ -241,7 +247,7 @@ async def test_a_result_cannot_speak_for_somebody_else(tmp_path: Path) -> None:
         assert "\n> Goal: pay" in ada.text()
 
 
-@ALL_MODES
+@each_mode("shadow")
 async def test_a_sealed_result_is_recalled_and_leaves_with_its_subject(tmp_path: Path, mode: Mapping[str, Any]) -> None:
     """It is read with the subject's key, also after a restart. After the erasure nobody can read it, and the rest verifies."""
     settings: dict[str, Any] = {**mode, "ledger": QUICK.model_copy(update={"keyring": str(tmp_path / "keys")})}
@@ -262,7 +268,7 @@ async def test_a_sealed_result_is_recalled_and_leaves_with_its_subject(tmp_path:
     assert (report.divergence, set(report.skipped.values())) == (None, {"erased"})
 
 
-@ALL_MODES
+@each_mode("enforce")
 async def test_another_policy_is_compared_with_the_recorded_one(tmp_path: Path, mode: Mapping[str, Any]) -> None:
     """What a model would have been shown, with the same settings and without recalled results."""
     async with talking(tmp_path, **mode) as ada:

@@ -210,7 +210,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=examples(few=8, many=300), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(few=5, many=300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 async def test_whatever_is_cancelled_each_message_has_one_end_on_record(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, Any]], places: int, queue: int, workers: int

@@ -30,20 +30,27 @@ def thread() -> SessionThread:
 
 
 class Recorded:
-    """A ledger with one projection."""
+    """A ledger with one projection for each that is said to be visible; each is a change of the one before it."""
 
-    def __init__(self, version: int, visible: Any) -> None:
-        payload = {
-            "v": version,
-            "intent_id": "INT-1",
-            "eligible_refs": {"edits": [{"add": [GOAL.as_listed()]}]},
-            "visible_refs": visible,
-        }
-        ref = Ref("CONTEXT:ADMIN", "E-2026-02-18-000000000001", "sha256:1")
-        self.entry = SimpleNamespace(entry_type="PROJECTION_COMPUTED", entry_id=ref.entry_id, ref=ref, payload=payload)
+    def __init__(self, version: int, *visible: Any) -> None:
+        self.entries: list[Any] = []
+        for number, each in enumerate(visible, 1):
+            ref = Ref("CONTEXT:ADMIN", f"E-2026-02-18-{number:012d}", f"sha256:{number}")
+            before = {"base": self.entries[-1].ref.as_mapping()} if self.entries else {}
+            edits = [[0, 1]] if self.entries else [{"add": [GOAL.as_listed()]}]
+            payload = {
+                "v": version,
+                "intent_id": "INT-1",
+                "eligible_refs": {**before, "edits": edits},
+                "visible_refs": each,
+            }
+            self.entries.append(
+                SimpleNamespace(entry_type="PROJECTION_COMPUTED", entry_id=ref.entry_id, ref=ref, payload=payload)
+            )
 
     async def read(self, session_id: str) -> AsyncIterator[Any]:
-        yield self.entry
+        for each in self.entries:
+            yield each
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
@@ -59,7 +66,20 @@ async def test_a_projection_is_the_base_of_the_next_one() -> None:
     await session.read_back(SESSION, [], context)  # type: ignore[arg-type]
     for intent_id in ("INT-1", "INT-2"):
         (base,) = session.bases_for(intent_id)
-        assert (base.ref, base.head, base.shown) == (context.entry.ref, (GOAL,), (GOAL,))
+        assert (base.ref, base.head, base.shown) == (context.entries[-1].ref, (GOAL,), (GOAL,))
+
+
+async def test_what_a_base_showed_twice_counts_once_so_that_no_chain_of_changes_grows() -> None:
+    """Each shows its eligible item, and recalls what the one before it showed: the same item."""
+    again = {"eligible": [[0, 1]], "recalled": {"edits": [[0, 1]]}}
+    session, context = thread(), Recorded(5, {"eligible": [[0, 1]]}, *[again] * 20)
+    await session.read_back(SESSION, [], context)  # type: ignore[arg-type]
+    (base,) = session.bases_for("INT-1")
+    assert (base.ref, base.shown) == (context.entries[-1].ref, (GOAL,))
+    longer = {"eligible": [[0, 1]], "recalled": {"edits": [[0, 2]]}}
+    session, context = thread(), Recorded(5, {"eligible": [[0, 1]]}, again, longer)
+    await session.read_back(SESSION, [], context)  # type: ignore[arg-type]
+    assert session.bases_for("INT-1") == [], "its base has one item, not two"
 
 
 def test_what_was_shown_is_kept_for_a_few_intents_only() -> None:

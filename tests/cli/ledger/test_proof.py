@@ -12,6 +12,7 @@ from kitchener.canonical import digest
 from kitchener.context import read_chain
 from kitchener.errors import CallerError
 from kitchener.ledger.bundles.bundle import BundleSelection, write_bundle
+from kitchener.ledger.format.lines import split_line
 from kitchener.ledger.verify.checkpoint import checkpoint_path
 from kitchener.records.events import SEALED_FIELDS
 from kitchener.records.ref import Ref
@@ -21,6 +22,7 @@ from tests.cli.conftest import Cli
 from tests.cli.context import contexts
 from tests.cli.memory.memories import is_one_line
 from tests.cli.shared.commands import read_lines, write_messages
+from tests.verifier.kit import relinked, rewritten
 
 HO2M = Path(".kitchener/HO2/ADMIN/ho2m.jsonl")
 SETTINGS = '[ledger]\nsigning_key = "keys/signing.pem"\n'
@@ -136,6 +138,30 @@ def test_a_bundle_of_a_late_turn_is_no_larger(cli: Cli, tmp_path: Path) -> None:
     assert sizes[1] < sizes[0] + 10 * 80  # a hash is about 75 bytes, and a path a little longer
     assert projections[:2] == [1, 1]
     assert projections[2] > 25, "each is a change of the one before"
+
+
+def test_a_projection_that_is_a_change_of_itself_gives_no_bundle(cli: Cli, tmp_path: Path) -> None:
+    """Nobody but a forger writes one. Regression: the proof followed it for ever."""
+    cli("init", ".")
+    session = contexts.talk(cli, "hello", "and again", "and once more", "and a last time")
+    path = next((tmp_path / ".kitchener").glob("**/ADMIN/context.jsonl"))
+    lines = path.read_bytes().splitlines()
+    forged = max(n for n, line in enumerate(lines) if b'"PROJECTION_COMPUTED"' in line)
+    own = split_line(lines[forged])
+    assert own is not None
+
+    def name_itself(fields: dict[str, Any]) -> None:
+        base = fields["payload"]["eligible_refs"]["base"]
+        base["entry_id"] = own.entry_id
+
+    lines[forged] = rewritten(lines[forged], name_itself)
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    path.write_bytes(b"".join(line + b"\n" for line in relinked(lines, "0" * 64)))
+    for index in (tmp_path / ".kitchener/index").iterdir():
+        index.unlink()
+    outcome = cli("ledger", "proof", contexts.turn(session, 4), "-o", "evidence.json", "--sources")
+    assert is_one_line(outcome, 6)
+    assert "projection_ref: expected" in outcome.err
 
 
 def _shown(path: Path) -> list[dict[str, Any]]:

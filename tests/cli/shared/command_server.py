@@ -222,4 +222,5 @@ if __name__ == "__main__":
         if (program := found[0]["program"]) is None:
             main()
         else:
-            exec(program, {"__name__": "__main__"})
+            kept_to_the_end = {"__name__": "__main__"}  # its variables go when the interpreter does, as those of `python -c`
+            exec(program, kept_to_the_end)

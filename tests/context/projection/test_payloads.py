@@ -1,6 +1,6 @@
 """What is recorded of a decision, and that long lists come back whole."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -243,6 +243,24 @@ def test_recalled_items_that_the_base_showed_are_not_named_again() -> None:
     assert len(payload["eligibility_reasons"]) == 3  # the usual ones, and the goal's
     with pytest.raises(ValueError, match=context_ref(3).entry_id):
         read_lists(payload)
+
+
+def test_while_the_last_projection_of_the_intent_is_close_that_of_another_intent_is_not_read() -> None:
+    """Regression: where two intents took turns, comparing with both cost time that grew with the session."""
+    talk = Talk(MANY_INTENTS)
+    for number in range(60):
+        talk.say(f"INT-{number % 2}")
+    read: list[Ref] = []
+
+    def bases() -> Iterator[BaseProjection]:
+        for each in reversed([*talk.bases.values()]):
+            read.append(each.ref)
+            yield each
+
+    resolved, ranking = Resolution("INT-1", None, (), ()), Ranked(lambda message, items: (), lambda message, items: [])
+    projection = Projector(MANY_INTENTS).project(talk.state, resolved, ranking=ranking, turn_ts=second(1))
+    projection_payload(projection, text_of(projection), timestamp=second(1), turn_id="T-1", bases=bases())
+    assert read == [context_ref(60)]
 
 
 def test_recalled_items_that_an_older_version_grouped_say_the_same() -> None:

@@ -37,7 +37,7 @@ def check(summary: dict[str, Any], kills: int, segment_bytes: int | None = None)
     """So many processes really died, at places and at moments, and real work was done in between."""
     assert summary["kills"] >= kills
     assert summary["at_boundaries"] + summary["outlived"] >= kills // 2 - 1
-    assert summary["outlived"] < kills // 8, "places are counted in a life of the same length"
+    assert summary["outlived"] < max(1, kills // 8), "places are counted in a life of the same length"
     assert summary["at_boundaries"] + summary["under_load"] + summary["in_recovery"] == summary["kills"]
     assert summary["power_losses"] == (kills // 5 if segment_bytes is None else 0)
     assert (summary["segments"] > 0) is (segment_bytes is not None)
@@ -51,7 +51,7 @@ def check(summary: dict[str, Any], kills: int, segment_bytes: int | None = None)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the long run on both
 async def test_a_runtime_that_is_killed_keeps_what_it_promised(anyio_backend: str) -> None:
     """A sample: a few places of a turn with all that belongs to it, and a few moments under load."""
-    check(await killed(anyio_backend, 10, "--seed", "20260101"), 10)
+    check(await killed(anyio_backend, 6, "--seed", "20260101"), 6)
 
 
 @pytest.mark.soak  # each time, `ledger/write/test_faults.py` and `test_segments.py` stop and kill what finishes a file

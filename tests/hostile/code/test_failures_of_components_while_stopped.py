@@ -129,7 +129,8 @@ PARTS: dict[str, Callable[[Path, Armed], AbstractAsyncContextManager[Stack]]] = 
     "executor": executing,
     "degraded call": degraded,
 }
-every_part = pytest.mark.parametrize("part", PARTS)
+ODD, EVEN = [*PARTS][::2], [*PARTS][1::2]
+ODD_IN_SOAK, EVEN_IN_SOAK = ([pytest.param(each, marks=pytest.mark.soak) for each in parts] for parts in (ODD, EVEN))
 
 
 async def attack(stack: Stack, **options: Any) -> None:
@@ -144,7 +145,7 @@ async def check(stack: Stack, session_id: str, reason: str) -> None:
     assert (result.response, result.error) == ("re: hello", None)
 
 
-@every_part
+@pytest.mark.parametrize("part", PARTS)
 async def test_a_turn_that_its_caller_cancels(tmp_path: Path, part: str) -> None:
     armed = Armed()
     async with PARTS[part](tmp_path, armed) as stack, nothing_goes_wrong(but=("executor failed",)):
@@ -159,7 +160,7 @@ async def test_a_turn_that_its_caller_cancels(tmp_path: Path, part: str) -> None
 
 
 @on_asyncio
-@every_part
+@pytest.mark.parametrize("part", [*ODD, *EVEN_IN_SOAK])
 async def test_a_turn_whose_task_is_cancelled_natively(tmp_path: Path, part: str) -> None:
     armed = Armed()
     async with PARTS[part](tmp_path, armed) as stack, nothing_goes_wrong(but=("executor failed",)):
@@ -174,7 +175,7 @@ async def test_a_turn_whose_task_is_cancelled_natively(tmp_path: Path, part: str
             await check(stack, session_id, "cancelled")
 
 
-@every_part
+@pytest.mark.parametrize("part", [*EVEN, *ODD_IN_SOAK])
 async def test_a_turn_whose_deadline_passes(tmp_path: Path, part: str) -> None:
     armed = Armed()
     async with PARTS[part](tmp_path, armed) as stack, nothing_goes_wrong(but=("executor failed",)):

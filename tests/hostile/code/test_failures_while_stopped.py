@@ -7,7 +7,7 @@ crash. docs/actors.md.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -198,6 +198,14 @@ OF_PROVIDER = ("provider", "stream", "close of a stream")
 OWN = [each for each in PLACES if not each.startswith("listener")]
 """Places that are not the caller's own code."""
 every_place = pytest.mark.parametrize("place", PLACES)
+ODD, EVEN = [*PLACES][::2], [*PLACES][1::2]
+WITH_STREAMS = [(each, at % 4 > 1 and each in OWN) for at, each in enumerate(PLACES)]
+"""Each place, half of them in turns that are streamed."""
+
+
+def in_soak(cases: Iterable[Any]) -> list[Any]:
+    """Cases that only `make soak` runs."""
+    return [pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.soak) for each in cases]
 
 
 @dataclass
@@ -331,7 +339,7 @@ async def test_turns_that_their_callers_cancel(tmp_path: Path, place: str) -> No
 
 
 @on_asyncio
-@every_place
+@pytest.mark.parametrize("place", [*ODD, *in_soak(EVEN)])
 async def test_turns_whose_tasks_are_cancelled_natively(tmp_path: Path, place: str) -> None:
     """As `asyncio.timeout` does. asyncio cancels a task once, so code that takes no notice of that is not stopped at all."""
     async with nothing_goes_wrong(), attacked(tmp_path, place, without="no end") as attack:
@@ -344,7 +352,7 @@ async def test_turns_whose_tasks_are_cancelled_natively(tmp_path: Path, place: s
         await attack.check("cancelled")
 
 
-@every_place
+@pytest.mark.parametrize("place", [*EVEN, *in_soak(ODD)])
 async def test_turns_that_a_newer_message_replaces(tmp_path: Path, place: str) -> None:
     async with nothing_goes_wrong(), attacked(tmp_path, place) as attack:
         async with anyio.create_task_group() as tasks:
@@ -380,7 +388,7 @@ async def test_turns_whose_deadline_passes(tmp_path: Path, place: str) -> None:
     await in_time(attempt)
 
 
-@pytest.mark.parametrize("place", OWN)
+@pytest.mark.parametrize("place", [*OWN[::2], *in_soak(OWN[1::2])])
 async def test_turns_whose_reader_leaves(tmp_path: Path, place: str) -> None:
     async with nothing_goes_wrong(), attacked(tmp_path, place) as attack:
 
@@ -397,7 +405,10 @@ async def test_turns_whose_reader_leaves(tmp_path: Path, place: str) -> None:
         await attack.check("cancelled")
 
 
-@pytest.mark.parametrize(("place", "streamed"), [(each, False) for each in PLACES] + [(each, True) for each in OWN])
+@pytest.mark.parametrize(
+    ("place", "streamed"),
+    [*WITH_STREAMS, *in_soak((each, not streamed) for each, streamed in WITH_STREAMS if each in OWN)],
+)
 async def test_turns_whose_runtime_closes(tmp_path: Path, place: str, *, streamed: bool) -> None:
     """Those of `stream_turn` run in tasks of the runtime, those of `handle_turn` in tasks of their callers."""
     async with nothing_goes_wrong(), anyio.create_task_group() as tasks, attacked(tmp_path, place) as attack:

@@ -29,6 +29,7 @@ from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import Hold, echo, open_scripted, read_all, scripted_config
 from tests.hostile.kit import bystander, unless_bystander
 from tests.shared.logs import captured_logs
+from tests.shared.sampled_tables import sampled
 
 FEW = {"max_restarts": 1}
 """Limits under which the first unexpected error stops the runtime."""
@@ -153,8 +154,7 @@ ENDLESS: Mapping[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("is_async", "anyio_backend"), [(True, "asyncio"), (False, "trio")])
-@pytest.mark.parametrize("what", ENDLESS)
+@pytest.mark.parametrize(("what", "is_async"), sampled(ENDLESS, (True, False)))
 async def test_a_result_without_end_is_an_error_for_the_model(tmp_path: Path, what: str, *, is_async: bool) -> None:
     """Regression: making its JSON held the whole process, also from a thread, until its memory was used up."""
 

@@ -14,6 +14,7 @@ from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader, verify_fil
 from kitchener.ledger.bundles.bundle_check import verify_bundle
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
 from tests.ledger.support import segments_of
+from tests.shared.sampled_tables import sampled
 from tests.verifier.kit import needs_node, node
 
 
@@ -170,15 +171,27 @@ AS_LEDGER: Final[tuple[tuple[str, ...], ...]] = (
 )
 
 
-@each_foreign
-def test_no_command_tells_what_stands_in_a_file_that_it_cannot_use(cli: Cli, text: str) -> None:  # noqa: F811
-    Path("key").write_text(text, encoding="utf-8")
-    for command in COMMANDS:
-        outcome = cli(*command)
-        assert outcome.code != 0, command
-        assert not tells(outcome.out + outcome.err), (command, outcome)
+@pytest.mark.parametrize(("name", "command"), sampled(FOREIGN, COMMANDS))
+def test_no_command_tells_what_stands_in_a_file_that_it_cannot_use(
+    cli: Cli,  # noqa: F811
+    name: str,
+    command: tuple[str, ...],
+) -> None:
+    Path("key").write_text(FOREIGN[name], encoding="utf-8")
+    outcome = cli(*command)
+    assert outcome.code != 0
+    assert not tells(outcome.out + outcome.err), outcome
+    assert Path("key").read_text(encoding="utf-8") == FOREIGN[name]
+
+
+@pytest.mark.parametrize(("name", "command"), sampled(FOREIGN, AS_LEDGER))
+def test_nor_does_one_to_whom_the_settings_name_it_as_a_ledger(
+    cli: Cli,  # noqa: F811
+    name: str,
+    command: tuple[str, ...],
+) -> None:
+    Path("key").write_text(FOREIGN[name], encoding="utf-8")
     Path("kitchener.toml").write_text('[agents.ADMIN]\nho2m_path = "key"\nho1m_path = "key"\n', encoding="utf-8")
-    for command in AS_LEDGER:
-        outcome = cli(*command)
-        assert not tells(outcome.out + outcome.err), (command, outcome)
-    assert Path("key").read_text(encoding="utf-8") == text
+    outcome = cli(*command)
+    assert not tells(outcome.out + outcome.err), outcome
+    assert Path("key").read_text(encoding="utf-8") == FOREIGN[name]

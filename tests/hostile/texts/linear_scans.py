@@ -26,6 +26,7 @@ from itertools import product
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, TypeAlias
+from zlib import crc32
 
 from cyclopts import UnknownCommandError
 from starlette.requests import Request
@@ -117,20 +118,20 @@ REACHED: Final = "reached"
 MIN_REACHED_CHARS: Final = 60
 """So long is a text at least for a function that counts as measured: terms are cut at 64 characters."""
 SAMPLE: Final = "sample"
-"""Before the groups: measures some of the cases where a scan has many."""
+"""Before the groups: measures some of the cases of each scan."""
 EXPRESSIONS: Final = "expressions"
 """The group of all that is compiled, which needs no registration."""
 MAX_RATIO: Final = 30.0
 """Between 8, what a linear scan takes, and 64, what a quadratic one does."""
 UNMEASURABLE_S: Final = 0.01
 """A scan of the longer text that takes less processor time than this is fast enough, whatever its shape."""
-SHORTER: Final = 4
-"""Of a sample, texts so many times shorter tell which cases need be measured: what is quadratic takes a sixteenth there."""
+SHORTER: Final = 8
+"""Of a sample, texts so many times shorter tell which cases need be measured: what is quadratic takes a 64th there."""
 SUSPECT_RATIO: Final = 12.0
-"""What takes `MAX_RATIO` times the time, a part of it linear and a part quadratic, takes 15.8 times on texts `SHORTER`. The
-rest is for what disturbs a measurement."""
-MANY_CASES: Final = 200
-"""A scan of more cases than this meets each unit in one of its frames, which take turns, unless all are asked for."""
+"""What takes 36 times the time, a part of it linear and a part quadratic, takes 14.2 times on texts `SHORTER`. The rest is for
+what disturbs a measurement. What takes less than that and more than `MAX_RATIO` is found where all cases are measured."""
+MANY_UNITS, UNITS_ONE_IN = 32, 3
+"""Of so many units a sample takes one in three."""
 MAX_CPU_S: Final = 120
 """Processor time after which the process is ended; it takes a tenth of that."""
 
@@ -634,11 +635,16 @@ Case: TypeAlias = tuple[tuple[str, str], str]
 
 
 def cases_of(scan: Scan, *, is_sample: bool) -> list[Case]:
-    """Frames and units that are measured together: each with each, or of a sample each frame with some of the units."""
+    """Frames and units that are measured together: each with each, or of a sample each in turn with the next of the others.
+
+    Of many units a sample takes one in `UNITS_ONE_IN`, which differ from scan to scan.
+    """
     frames, units = scan.frames, scan.units
-    if not is_sample or len(frames) * len(units) <= MANY_CASES:
+    if not is_sample:
         return [*product(frames, units)]
-    return [(frames[at % len(frames)], unit) for at, unit in enumerate(units)]
+    if len(units) >= MANY_UNITS:
+        units = units[crc32(scan.name.encode()) % UNITS_ONE_IN :: UNITS_ONE_IN]
+    return [(frames[at % len(frames)], units[at % len(units)]) for at in range(max(len(frames), len(units)))]
 
 
 def offenders(scan: Scan, *, is_sample: bool) -> Iterator[tuple[str, float]]:
@@ -664,7 +670,8 @@ def _is_suspect(scan: Scan, case: Case, fixed: float) -> bool:
     long, short = _texts(case, scan.chars // SHORTER)
     if (most := _cost(scan.call, long)) < UNMEASURABLE_S / SHORTER**2:
         return False
-    return most - fixed > SUSPECT_RATIO * (_least_cost(scan.call, short) - fixed)
+    suspect_from = fixed + SUSPECT_RATIO * (_least_cost(scan.call, short) - fixed)
+    return most > suspect_from and _least_cost(scan.call, long) > suspect_from  # one call alone may have been disturbed
 
 
 def _ratio(scan: Scan, case: Case) -> float:

@@ -141,7 +141,7 @@ TARGETS: Final[dict[str, tuple[Check, Sequence[str]]]] = {
 def test_mutated_content_is_read_or_refused(target: str, tmp_path: Path) -> None:
     check, corpus = TARGETS[target]
 
-    @settings(max_examples=examples(few=100, many=4_000), deadline=None, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=examples(few=50, many=4_000), deadline=None, suppress_health_check=[*HealthCheck])
     @example(text=corpus[0], cuts=[])
     @given(text=mutations(corpus), cuts=st.lists(st.integers(0, 400), max_size=8))
     def run(text: str, cuts: list[int]) -> None:

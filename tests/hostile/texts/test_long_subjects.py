@@ -15,7 +15,7 @@ from kitchener.context.lexical.postings import LexicalTurns
 from kitchener.runtime.portable.conversation_file import SpokenConversation, SpokenMessage
 from tests.acceptance.stack import open_scripted
 
-_MESSAGES = 2_000
+_MESSAGES = 800
 _AT_ONCE = 256
 """Messages that may be worked on in one round of the event loop, in which a task may run twice."""
 

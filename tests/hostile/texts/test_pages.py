@@ -28,6 +28,12 @@ ESCAPES: Final = {
     "controls": EVERYTHING,
     "a line feed at the start": "\n\n x",
 }
+ESCAPES["all of them"] = " ".join(ESCAPES.values())
+ALONE: Final = ("a diff", "a line feed at the start")
+"""What depends on where it stands."""
+
+
+OTHERS: Final = [each for each in ESCAPES if each not in ("all of them", *ALONE)]
 
 
 @tool(read_only=True)
@@ -61,7 +67,7 @@ def record(folder: Path, text: str) -> None:
     anyio.run(talk)
 
 
-@pytest.mark.parametrize("name", ESCAPES)
+@pytest.mark.parametrize("name", ["all of them", *ALONE, *(pytest.param(each, marks=pytest.mark.soak) for each in OTHERS)])
 def test_foreign_text_is_shown_as_it_was_said_and_is_no_markup(cli: Cli, tmp_path: Path, name: str) -> None:  # noqa: F811
     """`read_page` refuses elements, attributes and links that the template does not have, and what does not nest."""
     text = ESCAPES[name]

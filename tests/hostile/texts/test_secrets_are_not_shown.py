@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import pytest
 
@@ -10,6 +10,7 @@ from kitchener.config import ProviderConfig
 from kitchener.errors import ConfigError
 from kitchener.runtime import open_runtime
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
+from tests.shared.sampled_tables import sampled
 
 KEY: Final = "sk-proj-T3BlbkFJ0123456789abcdef"
 TOKEN: Final = "16c7e42f292c6912e7710c838347ae178b4a1f00"
@@ -18,8 +19,8 @@ ACCESS_ID: Final = "AKIAIOSFODNN7EXAMPLE"
 """Upper case, as the names of variables are."""
 LOCAL: Final = 'base_url = "http://127.0.0.1:1/v1"\nmodel = "m"\n'
 
+CHECK: Final = ("config", "check")
 COMMANDS: Final = (
-    ("config", "check"),
     ("config", "check", "--json"),
     ("config", "show"),
     ("config", "show", "--json"),
@@ -28,6 +29,9 @@ COMMANDS: Final = (
     ("chat",),
     ("gateway", "what-if", "--with-config", "kitchener.toml"),
 )
+OPENING: Final = (("ledger", "checkpoint"), ("ledger", "key"), ("subject", "erase", "ada", "--yes"))
+"""Commands that open what the settings name."""
+Command: TypeAlias = tuple[str, ...]
 
 
 def provider(text: str) -> str:
@@ -87,17 +91,17 @@ RIGHT: Final = ("as a class",)
 """Where a key is a possible value, so that nothing is wrong with the settings."""
 
 
-@pytest.mark.parametrize("where", MISPLACED)
-def test_no_command_shows_a_key_that_stands_in_a_wrong_place(cli: Cli, where: str) -> None:  # noqa: F811
+@pytest.mark.parametrize(("where", "command"), sampled(MISPLACED, COMMANDS))
+def test_no_command_shows_a_key_that_stands_in_a_wrong_place(cli: Cli, where: str, command: Command) -> None:  # noqa: F811
     Path("kitchener.toml").write_text(MISPLACED[where], encoding="utf-8")
-    for command in COMMANDS:
-        outcome = cli(*command)
+    for each in (command, CHECK):
+        outcome = cli(*each)
         said = outcome.out + outcome.err
         for secret in (KEY, TOKEN, ACCESS_ID):
-            assert secret not in said, f"{command}: {said}"
-            assert secret[:12] not in said, f"{command}: {said}"
+            assert secret not in said, f"{each}: {said}"
+            assert secret[:12] not in said, f"{each}: {said}"
         assert "Traceback" not in said
-    assert cli("config", "check").code == (0 if where in RIGHT else 2)
+    assert outcome.code == (0 if where in RIGHT else 2)
 
 
 LEADS_NOWHERE: Final = {
@@ -112,23 +116,23 @@ LEADS_NOWHERE: Final = {
 }
 
 
-@pytest.mark.parametrize("where", LEADS_NOWHERE)
-def test_a_key_in_place_of_a_path_or_a_tool_is_not_shown(cli: Cli, where: str) -> None:  # noqa: F811
+@pytest.mark.parametrize(("where", "command"), sampled(LEADS_NOWHERE, (*COMMANDS, *OPENING)))
+def test_a_key_in_place_of_a_path_or_a_tool_is_not_shown(cli: Cli, where: str, command: Command) -> None:  # noqa: F811
     """What is there is known when it is opened, so `config check` takes these settings."""
     Path("kitchener.toml").write_text(LEADS_NOWHERE[where], encoding="utf-8")
-    for command in (*COMMANDS, ("ledger", "checkpoint"), ("ledger", "key"), ("subject", "erase", "ada", "--yes")):
-        outcome = cli(*command, stdin=b"hello\n")
+    for each in (command, ("chat",)):
+        outcome = cli(*each, stdin=b"hello\n")
         said = outcome.out + outcome.err
-        assert KEY[:12] not in said, f"{command}: {said}"
+        assert KEY[:12] not in said, f"{each}: {said}"
         assert "Traceback" not in said
-    assert cli("chat", stdin=b"hello\n").code in (1, 2)
+    assert outcome.code in (1, 2)
 
 
 def test_a_key_that_names_a_provider_is_not_listed(cli: Cli) -> None:  # noqa: F811
     tables = [f'[router.providers."{name}"]\n{LOCAL}' for name in (KEY, KEY[::-1], "local-2")]
     prices = f'[router.prices."{KEY}"]\ninput_per_million = 1.0\noutput_per_million = 1.0\n'
     Path("kitchener.toml").write_text("".join([*tables, prices]), encoding="utf-8")
-    for command in COMMANDS:
+    for command in (*COMMANDS, CHECK):
         outcome = cli(*command)
         assert KEY[:12] not in outcome.out + outcome.err, command
         assert KEY[::-1][:12] not in outcome.out + outcome.err, command
@@ -155,18 +159,22 @@ def test_what_a_person_typed_is_still_shown(cli: Cli) -> None:  # noqa: F811
         assert told in cli("chat", stdin=b"hello\n").err
 
 
-@pytest.mark.parametrize("name", ["ROUTER__PROVIDERS__P__API_KEY", "LEDGER__DURABILITY", "LIMITS__MAX_RUNNING_TURNS", "ROUTER"])
+VARIABLES: Final = ("ROUTER__PROVIDERS__P__API_KEY", "LEDGER__DURABILITY", "LIMITS__MAX_RUNNING_TURNS", "ROUTER")
+
+
+@pytest.mark.parametrize(("name", "command"), sampled(VARIABLES, COMMANDS))
 def test_no_command_shows_a_key_that_a_variable_brings(
     cli: Cli,  # noqa: F811
     name: str,
+    command: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Path("kitchener.toml").write_text(provider(LOCAL), encoding="utf-8")
     monkeypatch.setenv(f"KITCHENER_{name}", KEY)
-    for command in COMMANDS:
-        outcome = cli(*command)
-        assert KEY[:12] not in outcome.out + outcome.err, command
-    assert cli("config", "check").code == 2
+    for each in (command, CHECK):
+        outcome = cli(*each)
+        assert KEY[:12] not in outcome.out + outcome.err, each
+    assert outcome.code == 2
 
 
 def test_a_reference_that_leads_somewhere_is_shown_and_what_it_leads_to_is_not(
@@ -207,8 +215,7 @@ FOREIGN: Final = {
 }
 
 
-@pytest.mark.parametrize("content", FOREIGN)
-@pytest.mark.parametrize("setting", ["attention_templates", "prompt_dir"])
+@pytest.mark.parametrize(("content", "setting"), sampled(FOREIGN, ("attention_templates", "prompt_dir")))
 def test_a_setting_that_points_to_somebody_elses_files_shows_nothing_of_them(
     cli: Cli,  # noqa: F811
     tmp_path: Path,
@@ -239,14 +246,22 @@ def test_nor_does_a_path_to_a_file_that_is_something_else(cli: Cli, tmp_path: Pa
         assert "Traceback" not in outcome.err
 
 
-@pytest.mark.parametrize("content", [f'{{"{KEY}": "{KEY}"}}', f'["{KEY}"]', KEY, f'{{"providers": {{"p": "{KEY}"}}}}'])
-def test_a_router_file_that_is_something_else_is_not_shown(cli: Cli, content: str) -> None:  # noqa: F811
-    Path("router.json").write_text(content, encoding="utf-8")
+ROUTERS: Final = {
+    "key and value": f'{{"{KEY}": "{KEY}"}}',
+    "a list": f'["{KEY}"]',
+    "no JSON": KEY,
+    "a provider": f'{{"providers": {{"p": "{KEY}"}}}}',
+}
+
+
+@pytest.mark.parametrize(("content", "command"), sampled(ROUTERS, COMMANDS))
+def test_a_router_file_that_is_something_else_is_not_shown(cli: Cli, content: str, command: Command) -> None:  # noqa: F811
+    Path("router.json").write_text(ROUTERS[content], encoding="utf-8")
     Path("kitchener.toml").write_text('[router]\nfile = "router.json"\n', encoding="utf-8")
-    for command in COMMANDS:
-        outcome = cli(*command)
+    for each in (command, CHECK):
+        outcome = cli(*each)
         assert KEY[:12] not in outcome.out + outcome.err
-    assert "router.json" in cli("config", "check").err
+    assert "router.json" in outcome.err
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # settings are checked without waiting

@@ -68,7 +68,6 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.ledger.index.tail._locations": "rows of a fixed width",
     "kitchener.mcp.connection._Wire.cause": "joins at most twenty lines of a bounded length, once",
     "kitchener.memory.overlay_log.OverlayOperations.quarantine": "goes through a subject's overlays",
-    "kitchener.memory.timestamps._second": "nineteen characters",
     "kitchener.replaying.report._shown_diff": "splits a text into lines once, and shows forty of them",
     "kitchener.records.tools.client_tools._unbounded": "goes through tools; reading them is measured",
     "kitchener.runtime.portable.folder._manifest": "a file of which so many bytes are read at most",

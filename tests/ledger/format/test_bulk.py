@@ -159,7 +159,7 @@ def damaged(data: bytes, lines: list[bytes], random: Random) -> bytes:
             return data.replace(b"\n", b"\r\n")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(12, 40))])
 def test_a_changed_byte_line_or_end_is_told_alike(seed: int) -> None:
     random = Random(seed)
     commits = [random.choice((1, 2, 3, 12, 60)) for _ in range(random.randint(1, 5))]
@@ -273,7 +273,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=examples(few=30, many=1_000))
+@settings(max_examples=examples(few=15, many=1_000))
 @given(
     payloads=st.lists(st.dictionaries(words, json_values, max_size=4), min_size=1, max_size=12),
     step_us=st.sampled_from([0, 1, 999_999, 40_000_000_000]),

@@ -6,9 +6,10 @@ Each damage hits the index's file behind the back of an open ledger that has use
 import os
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from kitchener.config import LedgerConfig
 from kitchener.ledger import LedgerClient, LedgerEntry, LedgerReader
 from tests.ledger.support import fact, forget_index, index_of, numbers, open_ledger
 from tests.shared.logs import captured_logs
+from tests.shared.property_examples import examples
 
 QUICK = LedgerConfig(durability="os")
 ROUNDS = 4
@@ -161,8 +163,14 @@ HARMLESS = ("an older copy, by renaming", "deleted")
 DAMAGE = {**{statement: by_sql(statement) for statement in ROWS}, **FILES}
 
 
-@pytest.mark.parametrize("is_written", [False, True])
-@pytest.mark.parametrize("damage", DAMAGE)
+def twice(names: Iterable[str]) -> Iterator[Any]:
+    """Each damage to an index that the process has written, and to one that it has not; `make test` takes turns."""
+    for number, name in enumerate(names):
+        for is_written in (False, True):
+            yield pytest.param(name, is_written, marks=[pytest.mark.soak] if is_written == number % 2 else [])
+
+
+@pytest.mark.parametrize(("damage", "is_written"), list(twice(DAMAGE)))
 async def test_damage_under_an_open_ledger_hides_no_entry(path: Path, damage: str, is_written: bool) -> None:
     """Also if the process has written the index, so that SQLite's write-ahead log has newer pages than the file."""
     with captured_logs() as logs:
@@ -179,13 +187,14 @@ async def test_damage_under_an_open_ledger_hides_no_entry(path: Path, damage: st
             await check_all(ledger)
 
 
+@pytest.mark.hypothesis
 async def test_no_page_is_lost_unnoticed(path: Path) -> None:
-    """Each page of the file in turn becomes zeros, or what it was a round ago."""
+    """Each page of the file in turn, in `make test` every third one, becomes zeros, or what it was a round ago."""
     index, older = index_of(path), path.with_name("older.sqlite").read_bytes()
     intact = index.read_bytes()
     pages = range(0, len(intact), 4096)
     assert len(pages) > 10
-    for start in pages:
+    for start in pages[:: examples(few=3, many=1)]:
         for page in (bytes(4096), older[start : start + 4096]):
             index.write_bytes(intact)
             with captured_logs():
@@ -195,7 +204,10 @@ async def test_no_page_is_lost_unnoticed(path: Path) -> None:
             forget_index(path)
 
 
-@pytest.mark.parametrize("statement", ROWS)
+@pytest.mark.parametrize(
+    "statement",
+    [pytest.param(each, marks=[pytest.mark.soak] if number % 3 else []) for number, each in enumerate(ROWS)],
+)
 async def test_rows_that_were_lost_while_the_ledger_was_closed_are_missed(path: Path, statement: str) -> None:
     by_sql(statement)(index_of(path))
     async with LedgerReader.open(path, index_keys=keys_of) as reader:

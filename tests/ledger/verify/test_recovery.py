@@ -22,6 +22,7 @@ from tests.ledger.support import (
     open_ledger,
 )
 from tests.shared.logs import captured_logs
+from tests.shared.property_examples import examples
 
 
 async def contents(path: Path) -> list[int]:
@@ -45,12 +46,13 @@ def starts(data: bytes | bytearray) -> list[int]:
     return offsets
 
 
+@pytest.mark.hypothesis
 async def test_a_file_cut_anywhere_in_its_last_commit_loses_that_commit_and_nothing_else(tmp_path: Path) -> None:
     """Every length that a crash can leave of the last of three commits; the index is lost too."""
     path = tmp_path / "l.jsonl"
     data = await fill(path, [2, 1, 2])
     last = starts(data)[3]
-    for length in range(last, len(data) + 1, 7):
+    for length in [*range(last, len(data), examples(few=21, many=7)), len(data)]:
         forget_index(path)
         path.write_bytes(data[:length])
         assert await contents(path) == ([1, 2, 3, 4, 5] if length == len(data) else [1, 2, 3])
@@ -109,10 +111,12 @@ async def test_junk_after_the_last_commit_is_cut_off(tmp_path: Path, tail: bytes
     await write_more(path)
 
 
+@pytest.mark.hypothesis
 async def test_verify_refuses_a_flip_of_any_bit_of_any_byte(tmp_path: Path) -> None:
+    """One bit of each byte, and of one byte in five in `make test`."""
     path = tmp_path / "l.jsonl"
     data = bytearray(await fill(path, [1, 2]))
-    for position in range(len(data)):
+    for position in range(0, len(data), examples(few=5, many=1)):
         bit = 1 << position % 8
         data[position] ^= bit
         path.write_bytes(data)
@@ -123,13 +127,14 @@ async def test_verify_refuses_a_flip_of_any_bit_of_any_byte(tmp_path: Path) -> N
     assert verify_file(path).ok
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("mode", ["full", "checkpoint"])
 async def test_opening_refuses_a_flip_of_what_it_verifies(tmp_path: Path, mode: str) -> None:
     """The index has seen all of it on disk, so the last commit is guarded too. A checkpoint guards the last entry only."""
     path, config = tmp_path / "l.jsonl", LedgerConfig.model_validate({"verify_on_open": mode})
     data = bytearray(await fill(path, [1, 2]))
     kept = [(file, file.read_bytes()) for file in (tmp_path / "index").iterdir()]
-    for position in range(0 if mode == "full" else starts(data)[2], len(data), 5):
+    for position in range(0 if mode == "full" else starts(data)[2], len(data), examples(few=17, many=5)):
         data[position] ^= 0x10
         path.write_bytes(data)
         with pytest.raises(LedgerDamaged) as refused:
@@ -144,10 +149,11 @@ async def test_opening_refuses_a_flip_of_what_it_verifies(tmp_path: Path, mode: 
     assert await contents(path) == [1, 2, 3]
 
 
+@pytest.mark.hypothesis
 async def test_without_a_witness_every_flip_before_the_last_commit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     data = bytearray(await fill(path, [1, 2, 1]))
-    for position in range(0, starts(data)[3], 3):
+    for position in range(0, starts(data)[3], examples(few=13, many=3)):
         forget_index(path)
         data[position] ^= 0x01
         path.write_bytes(data)
@@ -293,6 +299,7 @@ async def test_a_full_disk_does_not_stop_recovery(tmp_path: Path) -> None:
     assert verify_file(path).entries == 1
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("kind", ["write", "sync", "read"])
 async def test_cut_bytes_are_kept_whole_or_not_at_all(tmp_path: Path, kind: str) -> None:
     """A disk that gets full, or fails, in the middle of the copy: a part of the bytes would pass for all of them."""
@@ -303,7 +310,7 @@ async def test_cut_bytes_are_kept_whole_or_not_at_all(tmp_path: Path, kind: str)
         await ledger.write_all([fact(number, text="x" * 900_000) for number in range(3)])
     torn = path.read_bytes()[:-4]
     outcomes = set()
-    for at in range(1, 20):
+    for at in range(1, 20, examples(few=2, many=1)):
         for copy in damaged_copies(path):
             copy.unlink()
         path.write_bytes(torn)

@@ -62,6 +62,7 @@ async def check(path: Path, acknowledged: list[int], config: LedgerConfig | None
     return found
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
 @pytest.mark.parametrize(
     ("error", "anyio_backend"),
@@ -73,6 +74,7 @@ async def test_every_call_may_fail(tmp_path: Path, error: int, forever: bool) ->
     await let_every_call_fail(tmp_path, error, forever, LedgerConfig())
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(
     ("error", "anyio_backend", "forever"),  # which error it is decides the same as in one file
     [(errno.EIO, "asyncio", False), (errno.EIO, "trio", True), (errno.ENOSPC, "asyncio", True), (errno.EINTR, "trio", False)],
@@ -83,8 +85,12 @@ async def test_every_call_that_makes_segments_may_fail(tmp_path: Path, error: in
 
 
 async def let_every_call_fail(tmp_path: Path, error: int, forever: bool, config: LedgerConfig) -> None:
-    """Opens, commits three times and closes as often as there are calls to fail."""
-    for at in range(1, 1_000):
+    """Opens, commits three times and closes as often as there are calls to fail.
+
+    In `make test` each kind of failure hits every third call, and another kind hits the next one.
+    """
+    step = examples(few=3, many=1)
+    for at in range(1 + (error + forever) % step, 1_000, step):
         path, acknowledged = tmp_path / str(at) / "l.jsonl", list[int]()
         ops = FaultFS(at, error, forever=forever)
         try:
@@ -157,9 +163,11 @@ async def test_short_writes_are_finished(tmp_path: Path) -> None:
         assert await numbers(ledger.read()) == [1, 2, 3, 4, 5]
 
 
-async def test_a_process_may_die_at_every_call(tmp_path: Path, config: LedgerConfig) -> None:
-    """In this process: from the n-th call on, nothing reaches the disk."""
-    for at in range(1, 1_000):
+@pytest.mark.hypothesis
+async def test_a_process_may_die_at_every_call(tmp_path: Path, config: LedgerConfig, anyio_backend: str) -> None:
+    """In this process: from the n-th call on, nothing reaches the disk. `make test` takes every other n on each event loop."""
+    step = examples(few=2, many=1)
+    for at in range(1 + (anyio_backend == "trio") % step, 1_000, step):
         path, acknowledged = tmp_path / str(at) / "l.jsonl", list[int]()
         ops = FaultFS(at)
         try:
@@ -223,7 +231,7 @@ def lose_sectors(synced: int, data: bytes, sector: int, fates: list[int], length
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
-@settings(max_examples=examples(few=60, many=1_500))
+@settings(max_examples=examples(few=30, many=1_500))
 @given(
     commits=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     index=st.sampled_from(["kept", "lost", "older"]),

@@ -450,11 +450,13 @@ async def test_a_fault_in_a_segment_has_that_files_line_and_offset(path: Path) -
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
+@pytest.mark.hypothesis
 async def test_every_bit_of_a_segment_and_a_seal_is_guarded(path: Path) -> None:
+    """One bit of each byte, and of one byte in seven in `make test`."""
     for file in (segment_path(path, 2), manifest_path(path, 2)):
         os.chmod(file, 0o600)
         data = file.read_bytes()
-        for at in range(len(data)):
+        for at in range(0, len(data), examples(few=7, many=1)):
             file.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
             assert not verify_file(path).ok
         file.write_bytes(data)
@@ -481,10 +483,11 @@ async def test_a_torn_last_commit_is_cut_off_the_new_file_only(path: Path) -> No
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
+@pytest.mark.hypothesis
 async def test_the_first_commit_of_a_new_file_may_be_torn_anywhere(path: Path) -> None:
     """Also in the middle of its number, 13, which is then no wrong number."""
     data = path.read_bytes()
-    for length in [*range(1, 60), *range(60, len(data), 40)]:
+    for length in [*range(1, 20), *range(20, 60, examples(few=8, many=1)), *range(60, len(data), examples(few=120, many=40))]:
         path.write_bytes(data[:length])
         forget_index(path)
         async with LedgerReader.open(path) as reader:
@@ -498,10 +501,11 @@ async def test_the_first_commit_of_a_new_file_may_be_torn_anywhere(path: Path) -
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a verdict about files
+@pytest.mark.hypothesis
 async def test_a_crash_while_a_segment_is_finished_is_undone_also_in_a_copy(tmp_path: Path) -> None:
-    """The process dies at each call; then the hard link is a second file, as after `cp -r`."""
-    drafts = 0
-    for at in range(1, 200):
+    """The process dies at each call, or at every other one; then the hard link is a second file, as after `cp -r`."""
+    drafts, step = 0, examples(few=2, many=1)
+    for at in range(1, 200, step):
         path = tmp_path / str(at) / "l.jsonl"
         await fill(path, [3], config=SMALL)
         ops = FaultFS(at)
@@ -532,7 +536,7 @@ async def test_a_crash_while_a_segment_is_finished_is_undone_also_in_a_copy(tmp_
             await ledger.commit()
         assert verify_file(copy / "l.jsonl").entries == len(seen) + 3
     assert at > 30
-    assert drafts > 5
+    assert drafts > 5 // step
 
 
 async def test_an_unfinished_segment_that_holds_something_else_is_not_taken_away(path: Path) -> None:

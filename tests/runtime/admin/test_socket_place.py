@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import stat
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from kitchener.runtime.admin import admin_client, socket_place
 from kitchener.runtime.admin.admin_client import NobodyListens, ask
 from kitchener.runtime.admin.operations import EndSession, ReadStatistics
 from kitchener.runtime.administration import administer
-from tests.cli.shared.commands import COMMAND, start
+from tests.cli.shared.commands import COMMAND, finish, start, start_program
 from tests.runtime.admin.admin_kit import listening, listening_config, socket_of
 from tests.shared.logs import captured_logs
 
@@ -273,12 +272,12 @@ def test_another_users_directory_or_socket_is_not_used() -> None:
         root = Path(name)
         root.chmod(0o755)
         claimed = socket_place.claim(root)
-        outcome = subprocess.run([COMMAND[0], "-c", program, name], capture_output=True, text=True, check=False)
+        outcome = finish(start_program(program, name))
         claimed.sock.close()
         socket_place.release(root, claimed)
-    assert outcome.returncode != 0
-    assert "AdminUnavailable" in outcome.stderr, outcome.stderr
-    assert "belongs to user 0, not to 65534" in outcome.stderr
+    assert outcome.code != 0
+    assert "AdminUnavailable" in outcome.err, outcome.err
+    assert "belongs to user 0, not to 65534" in outcome.err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can run a process of another user")

@@ -2,8 +2,6 @@
 
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,22 +16,21 @@ import pytest
 from kitchener import open_runtime, open_sync
 from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.runtime.loops.loop_thread import LoopThread
+from tests.cli.shared.commands import Outcome, finish, start_program
 from tests.runtime.test_synchronous import BACKENDS, Backend
 
 
-def run_program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program with a root as its argument."""
-    script = folder / "program.py"
-    script.write_text(dedent(text), encoding="utf-8")
-    command = [sys.executable, "-W", "error", str(script), str(folder / "root")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def run_program(folder: Path, text: str) -> Outcome:
+    """Runs a program with a root as its argument, to which each warning is an error."""
+    strict = "import warnings\nwarnings.simplefilter('error')\n"
+    return finish(start_program(strict + dedent(text), folder / "root"))
 
 
 @pytest.mark.parametrize("opened", ["open_sync(root=sys.argv[1])", "open_sync(root=sys.argv[1]).__enter__()"])
 def test_a_program_that_never_closes_its_runtime_ends_all_the_same(tmp_path: Path, opened: str) -> None:
     """As a notebook does, or a module that opens one when it is imported. Regression: the interpreter waited for ever."""
     ended = run_program(tmp_path, f"import sys\nfrom kitchener import open_sync\nagent = {opened}\nagent.ask('hello')")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
     with open_sync(root=tmp_path / "root") as agent:
         assert [each.turns for each in agent.call(agent.runtime.sessions)] == [1]
 
@@ -57,8 +54,8 @@ def test_a_child_of_fork_is_told_and_ends(tmp_path: Path) -> None:
             print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), agent.ask("are you there?").turn_id[-6:])
     """
     ended = run_program(tmp_path, program)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    told, parent = ended.stdout.splitlines()
+    assert (ended.code, ended.err) == (0, "")
+    told, parent = ended.out.splitlines()
     assert told.startswith("the runtime was opened in process ")
     assert told.endswith("open one after the fork, and one process for each root")
     assert parent == "3 000002"

@@ -1,8 +1,6 @@
 """A runtime may be closed in another task if the task that opened it has ended; else it says what to do (docs/runtime.md)."""
 
 import asyncio
-import subprocess
-import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from textwrap import dedent
@@ -15,6 +13,7 @@ from kitchener.errors import ActorStopped, CallerError, KitchenerError, RuntimeC
 from kitchener.runtime import Runtime, open_runtime
 from tests.acceptance.sessions.test_shutdown import BrokenForExecutors
 from tests.acceptance.stack import open_scripted
+from tests.cli.shared.commands import finish, start_program
 
 # On trio, a nursery that is left in another task breaks the run before anything can be raised.
 pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -167,10 +166,8 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 async def test_a_program_that_stops_all_its_tasks_reads_nothing_of_them(tmp_path: Path, program: str) -> None:
     """Regression: three tracebacks of `ActorStopped`, each of a task that was cancelled by something other than the runtime."""
-    script, root = tmp_path / "program.py", tmp_path / "root"
-    script.write_text(dedent(PROGRAMS[program]), encoding="utf-8")
-    command = [sys.executable, str(script), str(root)]
-    ended = await anyio.to_thread.run_sync(lambda: subprocess.run(command, capture_output=True, text=True, timeout=60))
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    root = tmp_path / "root"
+    ended = await anyio.to_thread.run_sync(lambda: finish(start_program(dedent(PROGRAMS[program]), root)))
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
     async with runtime_of(root) as runtime:
         assert [each.turns for each in await runtime.sessions(subject_id="ada")] == [1]

@@ -56,13 +56,22 @@ def ledgers(root: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("mode", "memory"),
-    [*((each, LEARNING) for each in MODES), (MODES[0], {}), (MODES[-1], {})],
-    ids=["off", "shadow", "bridge", "classified", "off, forgetful", "classified, forgetful"],
+    [
+        pytest.param(MODES[0], LEARNING, id="off", marks=pytest.mark.soak),
+        pytest.param(MODES[1], LEARNING, id="shadow", marks=pytest.mark.soak),
+        pytest.param(MODES[2], LEARNING, id="bridge", marks=pytest.mark.soak),
+        pytest.param(MODES[3], LEARNING, id="classified"),
+        pytest.param(MODES[0], {}, id="off, forgetful"),
+        pytest.param(MODES[3], {}, id="classified, forgetful", marks=pytest.mark.soak),
+    ],
 )
 async def test_an_imported_session_goes_on_and_replays_as_where_it_ran(
     tmp_path: Path, mode: dict[str, Any], memory: dict[str, Any]
 ) -> None:
-    """Two sessions of one subject move one after the other, so that the second meets what the first brought."""
+    """Two sessions of one subject move one after the other, so that the second meets what the first brought.
+
+    `make test` moves those that have the most and the least on record, and `make soak` those of the other modes too.
+    """
     config, sessions = await record(tmp_path / "a", sessions=2, **mode, **memory)
     there = moved(config, tmp_path / "b")
     before = {each: await replay_session(each, config=config, tools=TOOLS) for each in sessions}

@@ -34,16 +34,16 @@ def elsewhere(root: Path, ledger: LedgerConfig = QUICK) -> RuntimeConfig:
     return RuntimeConfig(plane_root=str(root), agents={"ADMIN": agent}, ledger=ledger)
 
 
-async def prompts(config: RuntimeConfig, session_id: str, turns: int) -> list[TurnPrompts]:
-    """The rebuilt requests of a session's first turns."""
-    return [await read_prompts(f"T-{session_id[4:]}-{number:06}", config=config) for number in range(1, turns + 1)]
+async def prompts(config: RuntimeConfig, session_id: str, turns: int, step: int = 1) -> list[TurnPrompts]:
+    """The rebuilt requests of a session's first turns, or of every so many of them."""
+    return [await read_prompts(f"T-{session_id[4:]}-{number:06}", config=config) for number in range(1, turns + 1, step)]
 
 
-async def asked(config: RuntimeConfig, session_id: str, turns: int) -> list[tuple[object, ...]]:
+async def asked(config: RuntimeConfig, session_id: str, turns: int, step: int = 1) -> list[tuple[object, ...]]:
     """What models read in them, and whether the recorded hash proves it."""
     return [
         (call.request.messages, call.request.tools, call.request_hash, call.ref, call.is_verified, each.problem)
-        for each in await prompts(config, session_id, turns)
+        for each in await prompts(config, session_id, turns, step)
         for call in each.calls
     ]
 
@@ -73,21 +73,24 @@ async def test_a_turn_that_gave_an_object_is_replayed_and_rebuilt_elsewhere(tmp_
     assert [each[4] for each in there] == [True, True]
 
 
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)], ids=["first and last turn", "all turns"])
 @pytest.mark.parametrize(("memory", "roots"), [({}, "b"), (LEARNING, "bc")], ids=["forgetful", "learning"])
-async def test_requests_of_imported_turns_are_rebuilt_byte_for_byte(tmp_path: Path, memory: dict[str, Any], roots: str) -> None:
+async def test_requests_of_imported_turns_are_rebuilt_byte_for_byte(
+    tmp_path: Path, memory: dict[str, Any], roots: str, step: int
+) -> None:
     """With learned lines, history and tools, under the settings of the root where they ran; also after a second move."""
     config, sessions = await record(tmp_path / "a", sessions=2, instructions=INSTRUCTIONS, context_mode="enforce", **memory)
-    before = [await asked(config, each, len(MESSAGES)) for each in sessions]
+    before = [await asked(config, each, len(MESSAGES), step) for each in sessions]
     for to in roots:
         there = elsewhere(tmp_path / to)
         for session_id in sessions[::-1]:
             made = await export_session(session_id, tmp_path / f"{session_id} to {to}", config=config, with_key=True)
             assert made.has_sources
             await import_session(tmp_path / f"{session_id} to {to}", config=there)
-        assert [await asked(there, each, len(MESSAGES)) for each in sessions] == before
+        assert [await asked(there, each, len(MESSAGES), step) for each in sessions] == before
         config = there
     calls = [call for each in before for call in each]
-    assert len(calls) > 2 * len(MESSAGES)
+    assert len(calls) > 2 * len(MESSAGES[::step])
     assert {call[-2:] for call in calls} == {(True, None)}
 
 

@@ -86,7 +86,7 @@ SAID = [(), ("one",), ("one", "two", CONTINUE), (CONTINUE, "one")]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # a reply to the same history
-@pytest.mark.parametrize("window", [1, 2, 3, 32])
+@pytest.mark.parametrize("window", [1, *(pytest.param(each, marks=pytest.mark.soak) for each in (2, 3)), 32])
 async def test_a_history_is_the_same_from_memory_and_from_the_ledger(tmp_path: Path, window: int) -> None:
     """With a small window the ledger is read; with a large one, only the turns in memory are."""
     async with serving(tmp_path / "root", attention_window_turns=window) as client:

@@ -14,7 +14,7 @@ import anyio.lowlevel
 from kitchener.actors.authority.ranking import TurnRanking
 from kitchener.context import BaseProjection, ContextState, Projection, Ruleset, make_event, read_base, resolve_active
 from kitchener.context.fold.context_events import Answered, Asked, Brought, Facts, Opened, Said
-from kitchener.context.projection.record import read_recalled
+from kitchener.context.projection.record import as_shown, read_recalled
 from kitchener.context.projection.ref_lists import apply_edits, positions_of, read_refs
 from kitchener.ledger import ReadableLedger, StoredEntry
 from kitchener.logs import get_logger
@@ -190,9 +190,9 @@ class _RecordedBase(NamedTuple):
     """The recalled items that it showed in full."""
 
     def shown(self) -> tuple[Ref, ...]:
-        """All that it showed in full, sorted."""
+        """All that it showed in full, as a later projection refers to it."""
         visible = positions_of(self.visible, len(self.eligible))
-        return tuple(sorted({*[self.eligible[n] for n in visible], *self.recalled}))
+        return as_shown([*[self.eligible[n] for n in visible], *self.recalled])
 
 
 class _RecordedProjections:

@@ -9,7 +9,6 @@ wrote short lists and recalled items out.
 
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple, cast, get_args
@@ -68,7 +67,7 @@ class BaseProjection(NamedTuple):
     turns: Sequence[Item] = ()
     turn_count: int = 0
     shown: tuple[Ref, ...] = ()
-    """All that it showed in full, eligible or recalled, sorted: entries of one ledger by age."""
+    """All that it showed in full, eligible or recalled, as `as_shown` gives it."""
 
     @property
     def size(self) -> int:
@@ -93,16 +92,21 @@ class ProjectionLists(NamedTuple):
         return self.reasons.get(_key(ref), ())
 
 
+def as_shown(visible: Iterable[Ref]) -> tuple[Ref, ...]:
+    """What a projection showed in full, in the order in which a later one refers to it: entries of one ledger by age."""
+    return tuple(sorted({*visible}))
+
+
 def base_of(projection: Projection, ref: Ref) -> BaseProjection:
     """A projection that was just written, as the base of a later one."""
     head = tuple([each.item.ref for each in projection.head])
-    shown = sorted({each.item.ref for each in (*projection.head, *projection.placed) if each.form == "FULL"})
-    return BaseProjection(ref, head, projection.turns, projection.turn_count, tuple(shown))
+    shown = as_shown([each.item.ref for each in (*projection.head, *projection.placed) if each.form == "FULL"])
+    return BaseProjection(ref, head, projection.turns, projection.turn_count, shown)
 
 
 def base_of_lists(lists: ProjectionLists, ref: Ref) -> BaseProjection:
     """A projection that was read back, as the base of a later one."""
-    return BaseProjection(ref, lists.eligible, shown=tuple(sorted({*lists.visible})))
+    return BaseProjection(ref, lists.eligible, shown=as_shown(lists.visible))
 
 
 def lists_of(projection: Projection) -> ProjectionLists:
@@ -236,22 +240,16 @@ def _proofs(projection: Projection, transition_refs: Iterable[Ref]) -> Iterable[
     return dict.fromkeys([*changed, *transition_refs])
 
 
-@lru_cache(4_096)
-def _pair(ref: Ref) -> bytes:
-    """A member of a group of references as JSON.
-
-    The cache saves 0.3 % of the bytecodes of a turn (`benchmarks.steps --memory --context enforce`).
-    """
-    return orjson.dumps((ref.entry_id, ref.entry_hash))
-
-
 def _fragment(edits: list[list[int] | AddedRefs]) -> list[list[int] | AddedRefs]:
     """Edits as a fragment of canonical JSON, which is not proven to be canonical again."""
     return cast(list[list[int] | AddedRefs], orjson.Fragment(orjson.dumps(edits, option=orjson.OPT_SORT_KEYS)))
 
 
 def _group(ledger_id: str, refs: Iterable[Ref]) -> RefGroup:
-    return {"ledger_id": ledger_id, "entries": cast(list[list[str]], orjson.Fragment(b"[%b]" % b",".join(map(_pair, refs))))}
+    return {
+        "ledger_id": ledger_id,
+        "entries": cast(list[list[str]], orjson.Fragment(orjson.dumps([each[1:] for each in refs]))),
+    }
 
 
 def _groups(refs: Iterable[Ref]) -> list[RefGroup]:
@@ -288,14 +286,14 @@ def _shortest(projection: Projection, recalled: Sequence[Ref], bases: Iterable[B
     """
     found: _Changes | None = None
     for base in bases:
-        if found is not None and found.added <= _FEW:
-            break
         eligible, added = _edits(projection, base)
         edits, recalled_added = written_edits(edit_script(base.shown, recalled), _groups) if recalled else ([], 0)
         is_mostly_kept = added * 2 <= len(projection.head) + projection.turn_count
         if is_mostly_kept or (recalled and recalled_added * 2 <= len(recalled)):
             changes = _Changes(base, eligible, edits, added + recalled_added)
             found = changes if found is None or changes.added < found.added else found
+        if found is not None and found.added <= _FEW:
+            break
     return found
 
 
@@ -426,13 +424,13 @@ def read_base(payload: Mapping[str, object], base: ProjectionLists | None = None
 
 
 def read_recalled(visible: VisiblePositions, shown: Callable[[], Sequence[Ref]]) -> tuple[Ref, ...]:
-    """The recalled items among the visible ones of a payload; `shown` gives all that its base showed, sorted."""
+    """The recalled items among the visible ones of a payload; `shown` gives all that its base showed (`as_shown`)."""
     recalled = visible.get("recalled", [])
     return read_refs(recalled) if isinstance(recalled, list) else apply_edits(recalled["edits"], shown())
 
 
 def _shown_by(base: ProjectionLists | None) -> Callable[[], Sequence[Ref]]:
-    return lambda: sorted({*base.visible}) if base is not None else ()
+    return lambda: as_shown(base.visible) if base is not None else ()
 
 
 def read_chain(

@@ -1,7 +1,5 @@
 """Endpoints that speak OpenAI's format, in all the ways in which they differ, over our own HTTP client (docs/gateway.md)."""
 
-import subprocess
-import sys
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from kitchener.gateway.providers.chat_completions.chat_endpoint import (
 )
 from kitchener.gateway.providers.chat_completions.request_body import request_body
 from kitchener.records.prompt import Message, TextPiece, ToolSpec, ToolUse, Usage
+from tests.cli.shared.commands import finish, start_program
 from tests.gateway.shared.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
 from tests.gateway.shared.fake_server import Answer, completion, error, events, fake_server
 from tests.gateway.shared.gateway_kit import ask
@@ -45,8 +44,7 @@ def test_no_vendors_library_is_imported() -> None:
         "for backend in ('asyncio', 'trio'):\n"
         "    anyio.run(main, backend=backend)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n" * 2
+    assert finish(start_program(program)).out == "[]\n" * 2
 
 
 # --- fields that an endpoint refuses ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from kitchener.gateway import build_providers
 from kitchener.records.prompt import PromptResponse, Usage
 from tests.gateway.shared.fake_server import Answer, fake_server
 from tests.gateway.shared.gateway_kit import ask
+from tests.shared.sampled_tables import sampled
 
 # Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
 pytestmark = pytest.mark.filterwarnings(
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 TEXT = "123456"
+STREAMS = (False, True)
 WRONG: list[Any] = [-1, -0.5, 2.5, True, "12", "many", {}, [1], 2**60, 2**70]
 Counts = dict[str, Any] | Any
 
@@ -80,49 +82,52 @@ CACHED: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-async def usage_of(model: str, counts: Counts, monkeypatch: pytest.MonkeyPatch, *, streams: bool) -> Usage:
+async def usages_of(model: str, *counts: Counts, monkeypatch: pytest.MonkeyPatch, streams: bool) -> list[Usage]:
+    """What one client of a vendor's library reads of answers with these counts, one after the other."""
     monkeypatch.setenv("A_KEY", "sk-some-key")
-    async with fake_server(NAMES[model][0](counts, streams=streams)) as server:
+    async with fake_server(*(NAMES[model][0](each, streams=streams) for each in counts)) as server:
         url = server.url.removesuffix("/v1") if model.startswith("anthropic") else server.url
         config = ProviderConfig(kind="model", model=model, api_key="env:A_KEY", base_url=url, timeout_s=20.0)
         async with build_providers(RouterConfig(providers={"it": config})) as providers:
             provider: Any = providers["it"]
-            if streams:
-                *_, response = [each async for each in provider.stream(ask("hello"))]
-            else:
-                response = await provider.complete(ask("hello"))
+            return [await usage_from(provider, streams=streams) for _ in counts]
+
+
+async def usage_from(provider: Any, *, streams: bool) -> Usage:
+    if streams:
+        *_, response = [each async for each in provider.stream(ask("hello"))]
+    else:
+        response = await provider.complete(ask("hello"))
     assert isinstance(response, PromptResponse)
     assert response.text == TEXT
     assert response.usage.problem() is None
     return response.usage
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("count", WRONG, ids=repr)
-@pytest.mark.parametrize("model", NAMES)
+@pytest.mark.parametrize(("model", "count", "streams"), sampled(NAMES, WRONG, STREAMS))
 async def test_a_count_that_cannot_be_is_estimated_or_left_out(
     model: str, count: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, streams: bool
 ) -> None:
     _, sent, received = NAMES[model]
-    assert await usage_of(model, {sent: count, received: 3}, monkeypatch, streams=streams) == Usage(5, 3)
+    counts = ({sent: count, received: 3}, {sent: 9, received: count}, {sent: 9, received: 3, **CACHED[model](count)})
+    first, second, cached = await usages_of(model, *counts, monkeypatch=monkeypatch, streams=streams)
+    assert first == Usage(5, 3)
     assert [each.getMessage() for each in caplog.records].count("provider sends impossible token counts") == 1
-    assert await usage_of(model, {sent: 9, received: count}, monkeypatch, streams=streams) == Usage(9, 2)
-    cached = await usage_of(model, {sent: 9, received: 3, **CACHED[model](count)}, monkeypatch, streams=streams)
+    assert second == Usage(9, 2)
     assert cached in (Usage(9, 3), Usage(9, 3, 0))
 
 
-@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("counts", [-1, 2.5, True, "many", [1]], ids=repr)
-@pytest.mark.parametrize("model", NAMES)
+@pytest.mark.parametrize(("model", "counts", "streams"), sampled(NAMES, (-1, 2.5, True, "many", [1]), STREAMS))
 async def test_counts_that_are_no_object_are_estimated(
     model: str, counts: Any, monkeypatch: pytest.MonkeyPatch, *, streams: bool
 ) -> None:
-    assert await usage_of(model, counts, monkeypatch, streams=streams) == Usage(5, 2)
+    assert await usages_of(model, counts, monkeypatch=monkeypatch, streams=streams) == [Usage(5, 2)]
 
 
 @pytest.mark.parametrize("model", NAMES)
 async def test_counts_that_can_be_stay_as_they_are(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, sent, received = NAMES[model]
-    for streams in (False, True):
-        usage = await usage_of(model, {sent: 9, received: 4.0, **CACHED[model](2)}, monkeypatch, streams=streams)
+    for streams in STREAMS:
+        counts = {sent: 9, received: 4.0, **CACHED[model](2)}
+        (usage,) = await usages_of(model, counts, monkeypatch=monkeypatch, streams=streams)
         assert usage == Usage(11 if model.startswith("anthropic") else 9, 4, 2)
