@@ -110,7 +110,7 @@ endef
 		|| { rm -rf .doors/python; echo "make doors: Playwright could not be installed from requirements/doors.txt; pip says why above" >&2; exit 1; }
 	@touch $@
 
-soak: $(DEV) ## run the tests that take minutes or count steps, and property tests with many examples
+soak: $(DEV) ## run what make test leaves out: long tests, whole tables, the other event loop, property tests with many examples
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m 'soak or hypothesis' -o faulthandler_timeout=0 --timeout=3600 $(ARGS)
 
 # Those of the versions in pyproject.toml that start here.

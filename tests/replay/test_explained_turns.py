@@ -12,18 +12,17 @@ from kitchener.replaying import open_replays
 from kitchener.runtime.root_layout import settings_of
 from tests.replay import corpus
 
-_COMPARED = 6
-"""Turns of a session that are read one by one."""
-
-
 @pytest.mark.parametrize("agent_class", ["RESIDENT:recall", "RESIDENT:clerk"])
-async def test_what_is_read_of_one_turn_alone_is_what_its_whole_session_says(recorded_root: Path, agent_class: str) -> None:
-    """Why its prompt begins differently, what was called, and the turns that its tools ran."""
+@pytest.mark.parametrize("count", [6, pytest.param(1_000, id="all", marks=pytest.mark.soak)])
+async def test_what_is_read_of_one_turn_alone_is_what_its_whole_session_says(
+    recorded_root: Path, agent_class: str, count: int
+) -> None:
+    """Why its prompt begins differently, what was called, and the turns that its tools ran: of its first turns, or of all."""
     settings = settings_of(recorded_root / corpus.SETTINGS.name, None)
     paths = LedgerPaths(settings)
     async with open_replays(settings, agent_class) as replays:
         tape = max([await replays.tape_of(each) for each in await replays.sessions()], key=lambda each: len(each.turns))
-    turns = [turn.turn_id for turn in tape.turns][:_COMPARED]
+    turns = [turn.turn_id for turn in tape.turns][:count]
     breaks = await read_breaks(paths, agent_class, tape.session_id)
     spent = await read_spending(paths, agent_class, tape.session_id)
     for view in [await read_turn(paths, agent_class, each) for each in turns]:

@@ -320,14 +320,17 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
         (12, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
     ],
 )
-def test_a_golden_root_with_sources_rebuilds_its_requests(tmp_path: Path, version: int, classes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("one_in", [16, pytest.param(1, id="all", marks=pytest.mark.soak)])
+def test_a_golden_root_with_sources_rebuilds_its_requests(
+    tmp_path: Path, version: int, classes: tuple[str, ...], one_in: int
+) -> None:
     """Sealed and packed as the version that recorded it did by default; later versions must still read both.
 
-    Those of every sixteenth turn, which are others in each version's root: most sessions are in all of them.
+    Those of every turn, or of every sixteenth, which are others in each version's root: most sessions are in all of them.
     """
     root = unpacked(FOLDER / f"0.1.0-version-{version}.tar.xz", tmp_path / "root")
     settings = elsewhere(root, keyring=str(root / "keys"))
-    prompts = [each for name in classes for each in anyio.run(asked_of, settings, name, slice(version % 16, None, 16))]
+    prompts = [each for name in classes for each in anyio.run(asked_of, settings, name, slice(version % one_in, None, one_in))]
     assert len(prompts) > 1
     assert [each.problem for each in prompts if each.problem is not None] == []
     assert Counter(call.is_verified for each in prompts for call in each.calls if call.answer is not None).keys() == {True}
