@@ -60,7 +60,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 TAKE_TURNS: Final = frozenset(
-    ("cli", "clients", "examples", "hostile", "operations", "serve", "telemetry", "testing", "tuning")
+    ("cli", "clients", "examples", "hostile", "mcp", "memory", "operations", "serve", "telemetry", "testing", "tuning")
 )
 """Rooms of what stands around the core. The single tests of one of their modules count as the cases of a table."""
 
