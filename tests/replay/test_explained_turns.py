@@ -12,6 +12,7 @@ from kitchener.replaying import open_replays
 from kitchener.runtime.root_layout import settings_of
 from tests.replay import corpus
 
+
 @pytest.mark.parametrize("agent_class", ["RESIDENT:recall", "RESIDENT:clerk"])
 @pytest.mark.parametrize("count", [6, pytest.param(1_000, id="all", marks=pytest.mark.soak)])
 async def test_what_is_read_of_one_turn_alone_is_what_its_whole_session_says(
