@@ -62,12 +62,12 @@ def pytest_collection() -> Generator[None, object, object]:
 TAKE_TURNS: Final = frozenset(
     ("cli", "clients", "examples", "hostile", "mcp", "memory", "operations", "serve", "telemetry", "testing", "tuning")
 )
-"""Rooms of what stands around the core. The single tests of one of their modules count as the cases of a table."""
+"""Rooms of what stands around the core. The single tests of one of their modules, and its tables of two, count as one table."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The cases of a table of two or more take turns at the event loops; `make soak` runs them on the other one too.
+    """The cases of a table of three or more take turns at the event loops; `make soak` runs them on the other one too.
 
     So each loop has a case or more of every table. Cases that only `make soak` runs do not count. Who names a test gets all of
     its cases.
@@ -81,14 +81,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if spec is not None and isinstance(loop, str) and item.get_closest_marker("soak") is None:
             case = "-".join(sorted({*spec.id.split("-")} - {loop}))  # the loop stands before or after the rest
             tables[item.nodeid.partition("[")[0]].setdefault(case, {})[loop] = item
-    singles = defaultdict[str, list[dict[str, pytest.Item]]](list)
+    modules = defaultdict[str, list[dict[str, pytest.Item]]](list)
     for name, cases in tables.items():
         module = name.partition("::")[0]
-        if len(cases) > 1:
+        if len(cases) >= 3:
             take_turns(cases.values())
         elif module.split("/")[1] in TAKE_TURNS:
-            singles[module] += cases.values()
-    for of_module in singles.values():
+            modules[module] += cases.values()
+    for of_module in modules.values():
         take_turns(of_module)
 
 

@@ -1,5 +1,7 @@
 """Where a library of an extra is missing, the error names the extra."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,16 @@ def test_the_server_does_not_start_without_one_of_its_libraries(library: str, tm
     """Regression: where another program had brought Starlette and uvicorn but not PyJWT, it ended with a traceback."""
     told = "kitchener: kitchener serve: needs the extra `serve`: pip install 'kitchener[serve]'"
     assert _run_without(library, _command("serve"), tmp_path) == (2, told)
+
+
+def test_no_command_line_loads_what_needs_an_extra_before_it_knows_its_command(tmp_path: Path) -> None:
+    """In an interpreter of its own, unlike above, where the commands are loaded already."""
+    code = f"import sys; sys.modules['starlette'] = None; {_command('--version')}"
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path, capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    code = f"import sys; sys.modules['starlette'] = None; {_command('serve')}"
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path, capture_output=True, encoding="utf-8")
+    assert (done.returncode, "needs the extra `serve`" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

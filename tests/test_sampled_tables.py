@@ -25,6 +25,12 @@ def test_a_sample_meets_each_value_and_the_soak_every_other_case() -> None:
     assert sorted([*kept, *left]) == sorted(product(WAYS, KINDS, LETTERS))
 
 
+@pytest.mark.parametrize("width", range(1, 9))
+def test_each_value_is_met_however_long_its_column_is(width: int) -> None:
+    kept, _ = kept_and_left(sampled(range(8), range(width)))
+    assert {case[1] for case in kept} == {*range(width)}
+
+
 @pytest.mark.parametrize("width", [2, 4])
 def test_a_column_of_an_even_number_does_not_go_in_step_with_the_event_loops(width: int) -> None:
     """Which take turns: of the cases of one loop, half have one value and half another."""

@@ -1,4 +1,4 @@
-"""Calls of the official Python client, on both event loops: objects, lists, streams, errors (docs/server.md)."""
+"""Calls of the official Python client: objects, lists, streams, errors (docs/server.md)."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -216,7 +216,7 @@ async def test_a_consolidation_about_the_subject_is_cancelled_too(tmp_path: Path
     assert key_files(tmp_path) == []
 
 
-@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_nothing_of_the_subject_stays_in_memory(tmp_path: Path, backend: str) -> None:
     """Looked for in a process of its own: in that of all tests, most live objects are none of the runtime's."""
     command = [sys.executable, "-m", "tests.erasure.live_objects", str(tmp_path), backend]

@@ -21,8 +21,8 @@ from tests.acceptance.stack import echo, read_all
 
 BYSTANDER = "bo"
 """The subject who does nothing wrong."""
-PAUSE_S = 0.02
-"""The bystander's rest between two messages: one that takes about as long as a turn."""
+PAUSE_S = 0.005
+"""The bystander's rest between two messages: shorter than a turn, so that attacks of a few turns meet messages on their way."""
 MAX_ENTRIES_BETWEEN = 600
 """Entries of others that may be written while one turn of the bystander runs: some thirty turns of everybody else."""
 

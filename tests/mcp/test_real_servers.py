@@ -54,7 +54,7 @@ def repository(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("anyio_backend", ["trio"])  # how a server is spoken to, the other tests show on both event loops
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # how a server is spoken to on either loop, the other tests show
 async def test_a_server_of_other_makers_answers_in_a_turn_that_replays_identical(tmp_path: Path) -> None:
     """The quick sibling of the next test. That a result of text alone is given, `test_stdio.py` shows."""
     servers = {"time": server("mcp_server_time", trust_annotations=True)}

@@ -148,9 +148,13 @@ async def test_an_effect_asks_after_a_question_of_a_server_that_is_not_trusted(
     tmp_path: Path, label: str, *, waits: bool
 ) -> None:
     """It stands in a reply, which later turns show as what the assistant said. One of a trusted server is harmless."""
-    asking = faulty(tmp_path / label, ["ask"], trusted=label == "own")
-    servers = {label: asking, "fs": faulty(tmp_path / "fs", ["wipe"], trusted=True)}
-    (tmp_path / label / "stateless").touch()
+    servers = {
+        "web": faulty(tmp_path / "web", ["ask"]),
+        "own": faulty(tmp_path / "own", ["ask"], trusted=True),
+        "fs": faulty(tmp_path / "fs", ["wipe"], trusted=True),
+    }
+    for each in ("web", "own"):
+        (tmp_path / each / "stateless").touch()
     settings: dict[str, Any] = {"approval": ApprovalConfig(mcp_default="allow", after_untrusted="ask")}
     async with open_desk(tmp_path, servers, **settings) as (runtime, _):
         supervisor = runtime.supervisor()

@@ -331,7 +331,7 @@ def test_a_golden_root_with_sources_rebuilds_its_requests(
     root = unpacked(FOLDER / f"0.1.0-version-{version}.tar.xz", tmp_path / "root")
     settings = elsewhere(root, keyring=str(root / "keys"))
     prompts = [each for name in classes for each in anyio.run(asked_of, settings, name, slice(version % one_in, None, one_in))]
-    assert len(prompts) > 1
+    assert len(prompts) > 30 // one_in
     assert [each.problem for each in prompts if each.problem is not None] == []
     assert Counter(call.is_verified for each in prompts for call in each.calls if call.answer is not None).keys() == {True}
     stored = b"".join(path.read_bytes() for path in root.rglob("*.jsonl"))

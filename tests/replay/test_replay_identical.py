@@ -175,12 +175,13 @@ async def test_sealed_session_replays_identical(tmp_path: Path) -> None:
     assert files(tmp_path) == without
 
 
-async def test_long_session_replays_identical(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", [12, pytest.param(24, marks=pytest.mark.soak)])
+async def test_long_session_replays_identical(tmp_path: Path, half: int) -> None:
     """Projections that are recorded as changes of earlier ones, across a restart and threads that come and go."""
-    messages = [f"{'new: ' if n % 12 == 11 else ''}message {n}" for n in range(26)]
-    config, (session_id,) = await record(tmp_path, messages[:20], **MODES[2] | {"intent_mode": "classified"})
+    messages = [f"{'new: ' if n % half == half - 1 else ''}message {n}" for n in range(2 * half)]
+    config, (session_id,) = await record(tmp_path, messages[:-6], **MODES[2] | {"intent_mode": "classified"})
     async with open_runtime(config, providers={"scripted": ScriptedProvider(model)}, tools=TOOLS) as runtime:
-        await say_all(runtime, session_id, messages[20:])
+        await say_all(runtime, session_id, messages[-6:])
     assert b'"edits"' in (tmp_path / "HO2" / "ADMIN" / "context.jsonl").read_bytes()
     report = await replay_session(session_id, config=config, tools=TOOLS)
     assert report.is_identical, report.text()

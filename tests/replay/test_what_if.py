@@ -20,9 +20,10 @@ async def compared(config: RuntimeConfig, session_id: str, **admin: Any) -> What
 
 
 @pytest.mark.parametrize("mode", MODES, ids=["off", "shadow", "bridge", "classified"])
-async def test_same_policy_shows_the_same(tmp_path: Path, mode: dict[str, Any]) -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(len(MESSAGES), id="all", marks=pytest.mark.soak)])
+async def test_same_policy_shows_the_same(tmp_path: Path, mode: dict[str, Any], count: int) -> None:
     """And that is what was recorded: the same items in each turn."""
-    config, sessions = await record(tmp_path, MESSAGES[:3], sessions=2, standing_rules=("Be brief.",), **mode, **LEARNING)
+    config, sessions = await record(tmp_path, MESSAGES[:count], sessions=2, standing_rules=("Be brief.",), **mode, **LEARNING)
     before = files(tmp_path)
     for session_id in sessions:
         report = await compared(config, session_id)

@@ -15,13 +15,13 @@ def sampled(*columns: Collection[Any]) -> list[Any]:
     """The cases of a table for `pytest.mark.parametrize`: first the sample, then the others, which are marked `soak`.
 
     The sample takes as many cases as the longest column has values. In step with it go the other columns; one of an even
-    number of values goes at half the pace, because the cases of a table take turns at the two event loops.
+    number of values, at most half as long, goes at half the pace, because the cases of a table take turns at the event loops.
     """
     table = [[*column] for column in columns]
     longest = max(len(column) for column in table)
 
     def value_at(column: list[Any], at: int) -> Any:
-        return column[(at // 2 if len(column) < longest and len(column) % 2 == 0 else at) % len(column)]
+        return column[(at // 2 if 2 * len(column) <= longest and len(column) % 2 == 0 else at) % len(column)]
 
     kept = [tuple(value_at(column, at) for column in table) for at in range(longest)]
     met = {_name_of(case) for case in kept}

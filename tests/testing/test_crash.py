@@ -27,6 +27,7 @@ def test_an_agent_with_a_tool_keeps_its_promises_wherever_it_is_killed(backend: 
 @pytest.mark.parametrize(
     ("build", "check", "expected"),
     [
+        pytest.param(shop, never_content, r"whole: 5 acknowledged, and still not content", marks=pytest.mark.soak),
         (forgetful, None, r"kill-\d+-at-\d+: message 0 of SES-0000000[12] has 2 completed turns"),
         (
             unsafe,

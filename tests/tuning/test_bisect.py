@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.lowlevel import current_token
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,12 +94,12 @@ async def open_school(root: Path, **admin: Any) -> AsyncIterator[tuple[RuntimeCo
 
 
 TAUGHT: dict[str, tuple[Path, str]] = {}
-"""Roots on which the four turns of `taught` have run, and the sessions, by how the agent is configured."""
+"""Roots on which the four turns of `taught` have run, and the sessions, by event loop and how the agent is configured."""
 
 
 async def taught(root: Path, **admin: Any) -> tuple[RuntimeConfig, str]:
     """A root with four turns, the same ones for all tests, and each test has a copy."""
-    if (kind := repr(admin)) not in TAUGHT:
+    if (kind := f"{current_token().backend_class.__name__} {admin!r}") not in TAUGHT:
         school = root.parent / f"school-{len(TAUGHT)}"
         TAUGHT[kind] = school, await teach(school, **admin)
     school, session_id = TAUGHT[kind]

@@ -461,14 +461,17 @@ async def test_an_intent_declared_first_leaves_earlier_turns_reachable(tmp_path:
         ({"context_budget": 4_000}, "intent"),
     ],
 )
-async def test_a_restart_changes_no_byte_of_a_projection(tmp_path: Path, settings: dict[str, Any], scope: str) -> None:
+@pytest.mark.parametrize("rounds", [3, pytest.param(5, marks=pytest.mark.soak)])
+async def test_a_restart_changes_no_byte_of_a_projection(
+    tmp_path: Path, settings: dict[str, Any], scope: str, rounds: int
+) -> None:
     """The index of words, the bases and the fold come back as they were, whatever was ranked before.
 
     Hashes are left out, because a work order's entry holds the time that its turn had left.
     """
     config = {**ENFORCE, "context_budget": 260, **settings, "recall_scope": scope, "ledger": one_keyring(tmp_path)}
-    first = [f"the {thing} is {n} miles away" for n, thing in enumerate(("harbour", "castle", "museum", "station") * 3)]
-    second = ["[switch] hotels", *[f"the hotel {n} has a view of the harbour" for n in range(12)]]
+    first = [f"the {thing} is {n} miles away" for n, thing in enumerate(("harbour", "castle", "museum", "station") * rounds)]
+    second = ["[switch] hotels", *[f"the hotel {n} has a view of the harbour" for n in range(4 * rounds)]]
     back = ["[back] sights", "how far is the castle?"]
     last = ["and the museum?", "[back] which hotel?", "is there one with a view?", "[back] the harbour"]
 

@@ -120,7 +120,7 @@ async def test_a_result_that_no_reply_repeated_is_in_a_later_request(tmp_path: P
     await replays(tmp_path, **mode)
 
 
-@each_mode("off")
+@each_mode("enforce")
 async def test_no_other_subject_or_session_is_shown_it(tmp_path: Path, mode: Mapping[str, Any]) -> None:
     async with talking(tmp_path, **{**mode, "recall_scope": "subject"}) as ada:
         await ada.say("use door_code")

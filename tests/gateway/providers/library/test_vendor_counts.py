@@ -5,6 +5,7 @@ These libraries fail for some of them and warn of others, so each test also fail
 
 import json
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -117,10 +118,11 @@ async def test_a_count_that_cannot_be_is_estimated_or_left_out(
     assert cached in (Usage(9, 3), Usage(9, 3, 0))
 
 
-@pytest.mark.parametrize(("model", "counts", "streams"), sampled(NAMES, (-1, 2.5, True, "many", [1]), STREAMS))
+@pytest.mark.parametrize(("asked", "counts"), sampled([*product(NAMES, STREAMS)], (-1, 2.5, True, "many", [1])))
 async def test_counts_that_are_no_object_are_estimated(
-    model: str, counts: Any, monkeypatch: pytest.MonkeyPatch, *, streams: bool
+    asked: tuple[str, bool], counts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    model, streams = asked
     assert await usages_of(model, counts, monkeypatch=monkeypatch, streams=streams) == [Usage(5, 2)]
 
 
