@@ -133,6 +133,17 @@ async def test_turn_of_version_12_is_not_replayed_by_version_13(tmp_path: Path) 
     assert found_in(report) == ("PROJECTION_COMPUTED", "visible", 15)
 
 
+@pytest.mark.parametrize(("agent_class", "session", "turn"), [("ADMIN", 0, 4), ("RESIDENT:poor", 1, 2)])
+async def test_turn_of_version_13_is_not_replayed_by_version_14(
+    tmp_path: Path, agent_class: str, session: int, turn: int
+) -> None:
+    """Recalled turns that match too little to be shown were named."""
+    root = golden_roots.unpacked(golden_roots.FOLDER / "0.1.0-version-13.tar.xz", tmp_path)
+    assert [each.is_identical for each in await poor(root, agent_class=agent_class, only=session)] == [True]
+    (report,) = await poor(root, 14, turn, agent_class=agent_class, only=session)
+    assert found_in(report) == ("PROJECTION_COMPUTED", "suppressed", turn)
+
+
 async def test_version_of_a_newer_kitchener_is_a_divergence_that_says_so(recorded_root: Path) -> None:
     report = (await poor(recorded_root, events.POLICY_VERSION + 1))[0]
     assert found_in(report) == ("TURN_STARTED", "policy_version", 1)

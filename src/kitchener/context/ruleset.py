@@ -180,6 +180,11 @@ class Ruleset:
         """Whether a deferred intent is called that, and one failed work order is not called the last of several."""
         return self.policy_version > 9
 
+    @property
+    def leaves_out_weak(self) -> bool:
+        """Whether recalled turns that do not match well enough to be shown are left out of a projection."""
+        return self.policy_version > 13
+
     def _settings(self) -> dict[str, Json]:
         settings: dict[str, Json] = {
             each.name: getattr(self, each.name) for each in fields(self) if each.name != "ruleset_hash"

@@ -145,7 +145,7 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Fields that are references or contain some. Anything that looks like a reference in another field is text of a user, a model
 or a tool."""
 
-POLICY_VERSION: Final = 13
+POLICY_VERSION: Final = 14
 """The version of the rules that turns follow. `TURN_STARTED` records it, and a replay follows the recorded version; an absent
 field means 1. The list says what each version changed. Brackets say what the version before it did.
 
@@ -223,6 +223,10 @@ Version 12:
 Version 13:
 - If `recent_turns` is unset, the newest turns of all intents that have room are chat messages, in one window (those of the
   active intent in a window, and the newest 12 of others).
+
+Version 14:
+- Beside chat messages, a projection names recalled turns that are shown, and those that match well enough and have no room (all
+  that share a word with the message).
 """
 
 LAST_UNBOUNDED: Final = 8

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitchener.context import Item, Projection, Projector, Rendering, Ruleset, explain, fold, render, resolve_active
+from kitchener.context import Item, Projection, Projector, Rendering, Ruleset, explain, fold, lists_of, render, resolve_active
 from kitchener.context.fold.excerpts import beginning
 from kitchener.context.fold.items import IN_INTENT, turn_of
 from kitchener.context.projection.window import Window, first_recent
@@ -301,6 +301,45 @@ def test_weak_matches_are_shown_only_beside_a_short_past() -> None:
     for turns, is_shown in ((0, True), (1, True), (40, False)):
         projection = project(conversation(*[40] * turns), recalled=items, grades=weak)
         assert ("T-f1" in shown(projection)) is is_shown
+
+
+def test_recalled_turns_that_match_too_little_to_be_shown_are_not_named() -> None:
+    """A long session recalls nearly two hundred for most messages, and the record of each turn would list them."""
+    items = [from_elsewhere(n, f"user: note {n}", "2026-02-03") for n in range(3)]
+    items.append(from_elsewhere(3, f"user: note {FILLER * 40}", "2026-02-03"))
+    talk, grades = conversation(*[40] * 10), {0: 1.0, 1: 0.9, 2: 0.5, 3: 0.95}
+    before, now = (
+        project(talk, replace(CHAT, policy_version=each, excerpt_tokens=900, ruleset_hash=""), grades, recalled=items)
+        for each in (13, 14)
+    )
+    assert shown(before) == shown(now)
+    assert hidden(now) == {name: each for name, each in hidden(before).items() if name != "T-f2"}
+    assert hidden(now)["T-f3"] == ("NONE", "BUDGET_EVICTION"), "it matches well enough, and has no room"
+    assert hidden(before)["T-f2"] == ("NONE", "LOW_URGENCY")
+    assert explain("T-f2", fold(talk.events, ESTIMATE, SESSION, is_split=True), now).verdict == "unknown"
+
+
+@given(
+    sizes=SIZES,
+    budget=st.integers(100, 3_000),
+    grades=st.dictionaries(st.integers(1, 20), st.floats(0.01, 2.0)),
+    notes=st.lists(st.integers(0, 60), max_size=20),
+    asks=st.booleans(),
+)
+def test_the_named_turns_alone_give_the_same_projection(
+    sizes: list[int], budget: int, grades: dict[int, float], notes: list[int], asks: bool
+) -> None:
+    """So a reader of the record can compute it again. What is shown does not depend on what is named."""
+    ruleset = Ruleset(prompt_layout="chat", excerpt_tokens=200, context_budget=budget, max_stubs=2)
+    talk, message = conversation(*sizes), "What was it?" if asks else "That is it."
+    items = [from_elsewhere(n, f"user: note{' word' * words}", "2026-02-03") for n, words in enumerate(notes)]
+    found = project(talk, ruleset, grades, message=message, recalled=items)
+    named = [item for item in items if item.ref in {each.ref for each in found.recalled}]
+    again = project(talk, ruleset, grades, message=message, recalled=named)
+    before = project(talk, replace(ruleset, policy_version=13, ruleset_hash=""), grades, message=message, recalled=items)
+    assert lists_of(again) == lists_of(found)
+    assert [each.placed for each in (again, before)] == [found.placed] * 2
+    assert [each.tokens_used for each in (again, before)] == [found.tokens_used] * 2
 
 
 def test_history_gives_way_to_what_must_be_shown() -> None:

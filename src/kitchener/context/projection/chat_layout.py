@@ -72,6 +72,7 @@ class ChatLayout:
             seen, wanted = self._wanted(matches)
         history, cut, cut_by = packer.pack_history(said, wanted)
         placed = history
+        considered = evidence
         if evidence or start or cut:
             if cut or matches is None:
                 seen, matches = [], matches_beside({each.item.ref for each in history})
@@ -82,10 +83,12 @@ class ChatLayout:
             else:
                 offered = _reserving_before_6(chain(seen, matches), _RESERVE * shown)
             found = packer.pack_matches(offered, groups_of(evidence))
-            known = {each.item.ref for each in found} if cut else ()
+            known = {each.item.ref for each in found}
+            if self.ruleset.leaves_out_weak:
+                considered = [item for item in evidence if item.ref in known]
             left_out = [PlacedItem(item, "NONE", 0, "BUDGET_EVICTION", cut_by) for item in cut if item.ref not in known]
             placed = tuple(sorted((*left_out, *history, *found), key=placed_order))
-        return ShownTurns(placed, (*newest, *evidence), positions, history, cut_by)
+        return ShownTurns(placed, (*newest, *considered), positions, history, cut_by)
 
     def _newest(self, state: ContextState, reach: Reach, turns: Sequence[Item]) -> tuple[Sequence[Item], tuple[Item, ...], int]:
         """The newest items of the session, oldest first.

@@ -191,7 +191,8 @@ def _of_others(name: str, state: ContextState, projection: Projection) -> Explan
             return Explanation(name, "suppressed", text, suppressed_by=NOT_ADMITTED, since=event.ref)
     turn: Item | None = state.turns.get(name)
     if turn is not None:
-        return _hanging(name, turn.intent_id, state, projection, turn.ref)
+        found = _hanging(name, turn.intent_id, state, projection, turn.ref)
+        return found._replace(text=f"{found.text}; it was not recalled for this message")
     return Explanation(name, "unknown", f"{name} is no intent, work order, turn or entry of this session's context")
 
 
