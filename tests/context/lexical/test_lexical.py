@@ -83,6 +83,15 @@ def test_a_ranking_among_the_first_turns_is_that_of_an_index_that_has_no_others(
     assert whole.rank(question, among=among) == then.rank(question)
 
 
+def test_a_name_that_becomes_a_speakers_later_changes_no_ranking_of_what_was_there() -> None:
+    """The second round searches words of the best turns, and no names of speakers; here it must search "Ada"."""
+    turns = [LexicalTurn("Ada came for tea", "a"), *[LexicalTurn("rain", "a")] * 9, LexicalTurn("Ada has a dog", "a")]
+    whole, then = LexicalIndex([*turns, LexicalTurn("hello", "b", "Ada")]), LexicalIndex(turns)
+    assert 0 in then.rank("dog").order, "found by the name alone"
+    assert whole.rank("dog", among=len(turns)) == then.rank("dog")
+    assert 0 not in whole.rank("dog").order
+
+
 def calls_of(index: LexicalIndex, question: str) -> int:
     """Calls of Python functions and of built-in ones that a ranking takes."""
     calls = 0

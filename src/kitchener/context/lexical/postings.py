@@ -172,11 +172,12 @@ class LexicalTurns:
         self._numbers: dict[str, int] = {}
         self._members: list[list[int]] = []
         self._first_turns: list[int] = []
-        # Positions of standing statements and by date, and the first position of each speaker.
+        # Positions of standing statements and by date, and the first position of each speaker and of each part of a name.
         self._standing: list[int] = []
         self._on: dict[tuple[str, int], list[int]] = {}
         self._speakers: dict[str, int] = {}
         self._speakers_by_name: dict[str, list[str]] = {}
+        self._first_named: dict[str, int] = {}
         self._last_date: tuple[str, DateParts] = "", frozenset()
         for turn in turns:
             self.append(turn)
@@ -211,6 +212,7 @@ class LexicalTurns:
         for name in words_of(speaker):
             if name not in _ROLES:
                 self._speakers_by_name.setdefault(name, []).append(speaker)
+                self._first_named.setdefault(name, position)
 
     def _note_date(self, date: str | None, position: int) -> None:
         if date and date != self._last_date[0]:  # the turns of a session often have the same text

@@ -91,7 +91,8 @@ class LexicalIndex(LexicalTurns):
         if count <= 0:
             return _NOTHING
         words, hints = words_of(question), _hints(self._weights, wanted)
-        asked, named = self._asked_terms(words, count), self._named_speakers(words, count)
+        names = [name for name, first in self._first_named.items() if first < count]
+        asked, named = self._asked_terms(words, names, count), self._named_speakers(words, count)
         matches, sessions = self._look_up(asked, hints.kin, count)
         total = self._spread(matches, max(MIN_SEEDS, wanted // _PER_SEED), count)
         matched = [*total]
@@ -102,7 +103,7 @@ class LexicalIndex(LexicalTurns):
         matched += self._mark(total, date, best, count)
         scores = self._weigh(total, shares, named, hints.named)
         if matched and self._weights.feedback_terms:
-            gains = self._feed_back(scores, asked, hints.feedback, count)
+            gains = self._feed_back(scores, (*asked, *names), hints.feedback, count)
             fed_back = {each: gain + total.get(each, 0.0) for each, gain in gains.items()}
             scores.update(self._weigh(fed_back, shares, named, hints.named))
         order = sorted(scores, reverse=True)
@@ -119,18 +120,15 @@ class LexicalIndex(LexicalTurns):
 
     # ---- the question
 
-    def _asked_terms(self, words: Iterable[str], count: int) -> list[str]:
-        """The terms of the question, each once; speakers' names and words of form only if there are no others."""
+    def _asked_terms(self, words: Iterable[str], speakers: Iterable[str], count: int) -> list[str]:
+        """The terms of the question, each once; names of speakers and words of form only if there are no others."""
         terms = dict.fromkeys(term for word in words for term in terms_of(word.casefold()))
-        names = {term for name in self._speakers_by_name if self._is_known(name, count) for term in terms_of(name)}
+        names = {term for name in speakers for term in terms_of(name)}
         asked = [term for term in terms if term not in names and term not in FRAME_TERMS] or list(terms)
         if len(asked) > self._weights.asked_terms:
             rarity = [(having, term) for term in asked if (having := self._having(term, count))]
             asked = [term for _, term in nsmallest(self._weights.asked_terms, rarity)]
         return asked
-
-    def _is_known(self, name: str, count: int) -> bool:
-        return any(self._speakers[speaker] < count for speaker in self._speakers_by_name[name])
 
     def _named_speakers(self, words: Collection[str], count: int) -> frozenset[str]:
         """The speakers that the question names, by a name or its beginning ("Mel" for "Melanie")."""
@@ -288,10 +286,13 @@ class LexicalIndex(LexicalTurns):
                     scores[each] *= factor
         return scores
 
-    def _feed_back(self, scores: Mapping[int, float], asked: Iterable[str], feedback: float, count: int) -> dict[int, float]:
-        """The scores of turns for the words of the best turns, to get from one piece of evidence to the next."""
+    def _feed_back(self, scores: Mapping[int, float], skipped: Iterable[str], feedback: float, count: int) -> dict[int, float]:
+        """The scores of turns for the words of the best turns, to get from one piece of evidence to the next.
+
+        `skipped` are the terms that lead nowhere new: those of the question, and the names of speakers.
+        """
         weights = self._weights
-        rarity: dict[str, float] = dict.fromkeys((*asked, *self._speakers_by_name), 0.0)
+        rarity: dict[str, float] = dict.fromkeys(skipped, 0.0)
         strength: dict[str, float] = {}
         for score, position in nlargest(weights.feedback_turns, zip(scores.values(), scores, strict=True)):
             for term in self._terms[position]:
