@@ -87,10 +87,11 @@ class Spending:
         used: CostSummary = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
             "llm_calls": self.llm_calls,
             "tool_calls": self.tool_calls,
         }
-        return f"{used_text(used, self.cached_tokens)}; {self.cost_text()}"
+        return f"{used_text(used)}; {self.cost_text()}"
 
     def nested_lines(self) -> list[str]:
         """The turns that tools ran in other sessions, for a reader."""
@@ -139,9 +140,10 @@ def in_all(parts: Iterable[Spending]) -> Spending:
     return found
 
 
-def used_text(cost: CostSummary, cached_tokens: int = 0) -> str:
+def used_text(cost: CostSummary) -> str:
     """Tokens and calls, for a reader."""
-    cached = f" ({cached_tokens:,} of them from a cache)" if cached_tokens else ""
+    served = cost.get("cached_tokens", 0)
+    cached = f" ({served:,} of them from a cache)" if served else ""
     tools = f", {counted(cost['tool_calls'], 'tool call')}" if cost["tool_calls"] else ""
     calls = counted(cost["llm_calls"], "model call")
     return f"{cost['input_tokens']:,} tokens in{cached}, {cost['output_tokens']:,} out, {calls}{tools}"

@@ -156,6 +156,7 @@ class Cost(_Replaceable):
         return cls(
             input_tokens=counts["input_tokens"],
             output_tokens=counts["output_tokens"],
+            cached_tokens=counts.get("cached_tokens", 0),
             llm_calls=counts["llm_calls"],
             tool_calls=counts["tool_calls"],
         )
@@ -167,6 +168,7 @@ class Cost(_Replaceable):
         return self.replaced(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
             llm_calls=self.llm_calls + other.llm_calls,
             tool_calls=self.tool_calls + other.tool_calls,
         )

@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 import anyio.to_thread
 
 from kitchener.actors.erasure_guard import ErasureGuard
+from kitchener.actors.sessions.session_state import add_cost, no_cost
 from kitchener.actors.similarity.vector_store import erase_vectors
 from kitchener.clock import Clock, SystemClock
 from kitchener.config import RuntimeConfig
@@ -281,7 +282,7 @@ class _Session:
     turns: int = 0
     plain_turns: int = 0
     completed: int = 0
-    cost: CostSummary = field(default_factory=lambda: CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0))
+    cost: CostSummary = field(default_factory=no_cost)
     end: SessionEndPayload | None = None
 
     def take(self, entry: StoredEntry) -> None:
@@ -293,11 +294,7 @@ class _Session:
             self.plain_turns += isinstance(payload_as(MessageImportedPayload, entry.payload).get("text"), str)
         elif entry.entry_type == events.TURN_COMPLETED:
             self.completed += 1
-            if cost := payload_as(TurnCompletedPayload, entry.payload).get("cost_summary"):
-                self.cost["input_tokens"] += cost.get("input_tokens", 0)
-                self.cost["output_tokens"] += cost.get("output_tokens", 0)
-                self.cost["llm_calls"] += cost.get("llm_calls", 0)
-                self.cost["tool_calls"] += cost.get("tool_calls", 0)
+            add_cost(self.cost, payload_as(TurnCompletedPayload, entry.payload).get("cost_summary"))
         elif entry.entry_type == events.SESSION_END:
             self.end = payload_as(SessionEndPayload, entry.payload)
 

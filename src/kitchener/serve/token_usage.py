@@ -17,10 +17,9 @@ class TokenUsage(NamedTuple):
 
     @classmethod
     def of_turn(cls, result: TurnResult) -> Self:
-        """The tokens of a turn; cached tokens do not include the turns that its tools ran in other sessions."""
+        """The tokens of a turn, and of the turns that its tools ran in other sessions."""
         total = result.cost_summary
-        cached = sum(each["cost"].get("cached_tokens", 0) for each in result.wo_chain_summary)
-        return cls(total.get("input_tokens", 0), total.get("output_tokens", 0), cached)
+        return cls(total.get("input_tokens", 0), total.get("output_tokens", 0), total.get("cached_tokens", 0))
 
     @classmethod
     def of_call(cls, usage: Usage) -> Self:

@@ -236,7 +236,7 @@ def passing(request: PromptRequest) -> Any:
         return {"response_text": "ok"}
     uses = {"ask both": ("ask one", "end"), "ask one": ("end",)}[message]
     asked = tuple(ToolUse(f"u{number}", "ask", {"place": place}) for number, place in enumerate(uses))
-    return PromptResponse(provider_id="scripted", model_id="m", text="", usage=Usage(5, 5), tool_uses=asked)
+    return PromptResponse(provider_id="scripted", model_id="m", text="", usage=Usage(5, 5, cached_tokens=2), tool_uses=asked)
 
 
 async def test_the_cost_of_nested_agents_is_in_the_outer_ones(tmp_path: Path, scripted: OpenRuntime) -> None:
@@ -256,6 +256,8 @@ async def test_the_cost_of_nested_agents_is_in_the_outer_ones(tmp_path: Path, sc
     assert Cost.of(result.cost_summary.get("nested") or leaf.cost_summary) == nested
     own = [Cost.of(cast(NestedCost, wo["cost"])) for wo in result.wo_chain_summary]
     assert Cost.of(result.cost_summary) == own[0].plus(own[1]).plus(nested)
+    cached = [each.get("cached_tokens") for each in (result.cost_summary, middle.cost_summary, leaf.cost_summary)]
+    assert cached == [4, 2, None], "two calls asked, and a cache served two tokens of each"
     for each in (result, middle):
         report = await replay_session(each.session_id, config=scripted_config(tmp_path), tools=[asker.tool])
         assert report.is_identical, report.text()

@@ -135,13 +135,13 @@ def test_a_completed_turn_is_part_of_the_history() -> None:
         started(1, "the soup?"),
         completed(1, "is hot", input_tokens=10, output_tokens=2, llm_calls=2),
         started(2, "and now?"),
-        completed(2, "is cold", input_tokens=5, tool_calls=1),
+        completed(2, "is cold", input_tokens=5, cached_tokens=4, tool_calls=1),
     )
     assert [(past.turn_id, past.user_message, past.response) for past in found.window] == [
         (turn_id(1), "the soup?", "is hot"),
         (turn_id(2), "and now?", "is cold"),
     ]
-    assert found.cost == {"input_tokens": 15, "output_tokens": 2, "llm_calls": 2, "tool_calls": 1}
+    assert found.cost == {"input_tokens": 15, "output_tokens": 2, "cached_tokens": 4, "llm_calls": 2, "tool_calls": 1}
     assert (found.turn_count, found.completed_turns, found.open_turn) == (2, 2, None)
 
 

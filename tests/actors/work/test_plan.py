@@ -18,6 +18,7 @@ from kitchener.actors.work.plan import (
 )
 from kitchener.config import HO2Config
 from kitchener.records.entries import WorkOrderType
+from kitchener.records.events import POLICY_VERSION
 from kitchener.records.outputs import Classification, RequestedTool
 from kitchener.records.work_order import TYPE_TAGS, Constraints, Cost, WorkOrder
 
@@ -166,8 +167,14 @@ CHAIN = (
 
 
 def test_a_chain_costs_what_its_work_orders_cost() -> None:
-    assert total_cost(CHAIN) == {"input_tokens": 110, "output_tokens": 21, "llm_calls": 4, "tool_calls": 3}
-    assert total_cost(()) == {"input_tokens": 0, "output_tokens": 0, "llm_calls": 0, "tool_calls": 0}
+    counts = {"input_tokens": 110, "output_tokens": 21, "llm_calls": 4, "tool_calls": 3}
+    assert total_cost(CHAIN, POLICY_VERSION) == counts
+    assert total_cost((), POLICY_VERSION) == dict.fromkeys(counts, 0)
+    nested = Cost(input_tokens=50, cached_tokens=40, llm_calls=1)
+    cached = work_order(4, "synthesize", Cost(input_tokens=10, cached_tokens=9, nested=nested))
+    inner = {"input_tokens": 50, "output_tokens": 0, "cached_tokens": 40, "llm_calls": 1, "tool_calls": 0}
+    assert total_cost([cached], 14) == {**inner, "input_tokens": 60, "cached_tokens": 49, "nested": inner}
+    assert total_cost([work_order(4, "synthesize", Cost(cached_tokens=9))], 13) == dict.fromkeys(counts, 0)
 
 
 def test_a_summary_has_every_work_order_in_order() -> None:

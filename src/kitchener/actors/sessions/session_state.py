@@ -37,8 +37,27 @@ from kitchener.records.ref import Ref
 from kitchener.records.spoken import as_chat, imported_text, spoken_in, told_reply, turn_text
 from kitchener.records.tokens import estimate_tokens
 
-COSTS: Final = ("input_tokens", "output_tokens", "llm_calls", "tool_calls")
-"""The cost fields that are summed over a session's turns."""
+
+def no_cost() -> CostSummary:
+    """A sum to which nothing was added yet."""
+    return CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0)
+
+
+def add_cost(total: CostSummary, spent: CostSummary | None) -> None:
+    """Adds what one turn used to the sum of a session.
+
+    Args:
+        total: the sum
+        spent: of `TURN_COMPLETED`; None, or without a count: another program wrote the entry
+    """
+    if not spent:
+        return
+    total["input_tokens"] += spent.get("input_tokens", 0)
+    total["output_tokens"] += spent.get("output_tokens", 0)
+    if cached := spent.get("cached_tokens"):
+        total["cached_tokens"] = total.get("cached_tokens", 0) + cached
+    total["llm_calls"] += spent.get("llm_calls", 0)
+    total["tool_calls"] += spent.get("tool_calls", 0)
 
 
 class PastTurn:
@@ -106,7 +125,7 @@ class SessionState:
     wo_count: int = 0
     """Number of the last planned work order; 0 if there is none."""
     tokens_used: int = 0
-    cost: CostSummary = field(default_factory=lambda: CostSummary(input_tokens=0, output_tokens=0, llm_calls=0, tool_calls=0))
+    cost: CostSummary = field(default_factory=no_cost)
     """Cost summed over all completed turns."""
     window: deque[PastTurn] = field(default_factory=deque)
     """The newest completed turns, oldest first."""
@@ -212,11 +231,7 @@ def _resolve_approval(state: SessionState, payload: ApprovalResolvedPayload, _: 
 
 
 def _complete_turn(state: SessionState, payload: TurnCompletedPayload, ref: Ref) -> None:
-    if cost := payload.get("cost_summary"):  # an entry of another program may lack it
-        state.cost["input_tokens"] += cost.get("input_tokens", 0)
-        state.cost["output_tokens"] += cost.get("output_tokens", 0)
-        state.cost["llm_calls"] += cost.get("llm_calls", 0)
-        state.cost["tool_calls"] += cost.get("tool_calls", 0)
+    add_cost(state.cost, payload.get("cost_summary"))
     if direct := payload.get("direct_cost"):
         state.tokens_used += _tokens(direct)
     said, speaker = (state.open_turn.user_message, state.open_turn.speaker) if state.open_turn is not None else ("", None)

@@ -295,7 +295,7 @@ class TurnAuthority:
             is_wanted = own.intent_id != active if own is not None else is_related or not ruleset.is_terse
             if is_wanted:
                 found.append(words.evidence(number))
-                # What could hardly fit beside better matches is not offered, because each offer is on record.
+                # What could hardly fit beside better matches is not offered: in one text, each offer is on record.
                 room -= min(item.tokens, longest)
         return tuple(found)
 

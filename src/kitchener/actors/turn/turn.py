@@ -219,7 +219,7 @@ class Turn:
         open_turn = self._session.state.open_turn
         if open_turn is None or open_turn.turn_id != self.turn_id:
             return
-        self._chain.close(total_cost(self._chain.work_orders.values()), self._approval)
+        self._chain.close(total_cost(self._chain.work_orders.values(), self._constants.policy_version), self._approval)
         await close_open_turn(self._session, reason)
         await self._services.ledgers.commit()
 
@@ -418,7 +418,7 @@ class Turn:
         """Completes the chain, learns from the turn, and writes `TURN_COMPLETED`. After that nothing aborts the turn."""
         response, error, pending, client_calls, truncated = reply
         chain, authority, work_orders = self._chain, self._authority, self._chain.work_orders.values()
-        cost, trace_hash = total_cost(work_orders), chain.trace_hash()
+        cost, trace_hash = total_cost(work_orders, self._constants.policy_version), chain.trace_hash()
         await self._complete_chain(cost, trace_hash)
         if authority is not None:
             is_waiting = pending or client_calls

@@ -268,12 +268,15 @@ def cost_mapping(cost: Cost) -> CostMapping:
 
 def nested_mapping(cost: Cost) -> NestedCost:
     """The cost of turns in other sessions as JSON types."""
-    return {
+    found: NestedCost = {
         "input_tokens": cost.input_tokens,
         "output_tokens": cost.output_tokens,
         "llm_calls": cost.llm_calls,
         "tool_calls": cost.tool_calls,
     }
+    if cost.cached_tokens:
+        found["cached_tokens"] = cost.cached_tokens
+    return found
 
 
 def constraints_mapping(constraints: Constraints) -> ConstraintsMapping:
@@ -292,14 +295,15 @@ def error_mapping(error: WorkOrderError) -> WorkOrderErrorMapping:
     return found
 
 
-def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
+def total_cost(chain: Iterable[WorkOrder], policy_version: int) -> CostSummary:
     """Sums tokens and calls over the chain and over the turns that its tools ran in other sessions."""
     nested: Cost | None = None
-    tokens_in = tokens_out = llm_calls = tool_calls = 0
+    tokens_in = tokens_out = cached = llm_calls = tool_calls = 0
     for wo in chain:
         cost = wo.cost
         tokens_in += cost.input_tokens
         tokens_out += cost.output_tokens
+        cached += cost.cached_tokens
         llm_calls += cost.llm_calls
         tool_calls += cost.tool_calls
         if cost.nested is not None:
@@ -310,6 +314,8 @@ def total_cost(chain: Iterable[WorkOrder]) -> CostSummary:
         "llm_calls": llm_calls,
         "tool_calls": tool_calls,
     }
+    if cached and policy_version > 13:
+        total["cached_tokens"] = cached
     if nested is None:
         return total
     return {**nested_mapping(nested.plus(Cost.of(total))), "nested": nested_mapping(nested)}

@@ -296,8 +296,7 @@ class _ChatLoop:
     def _count(self, result: TurnResult, seconds: float) -> None:
         self.turns += 1
         if self.is_interactive:
-            cached = sum(each["cost"].get("cached_tokens", 0) for each in result.wo_chain_summary)
-            print_text(f"{used_text(result.cost_summary, cached)} · {seconds:.1f} s", style="pale")
+            print_text(f"{used_text(result.cost_summary)} · {seconds:.1f} s", style="pale")
 
     async def _waiting(self) -> str:
         if self.session_id is None or not await self.approvals.read(self.session_id):

@@ -27,6 +27,8 @@ class NestedCost(TypedDict):
 
     input_tokens: int
     output_tokens: int
+    cached_tokens: NotRequired[int]
+    """Absent: 0, or version 14 of the policy was not yet followed."""
     llm_calls: int
     tool_calls: int
 

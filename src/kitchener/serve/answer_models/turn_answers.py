@@ -17,6 +17,7 @@ class NestedCostAnswer(DescribedAnswer):
 
     input_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
     llm_calls: int
     tool_calls: int
 
@@ -24,7 +25,6 @@ class NestedCostAnswer(DescribedAnswer):
 class CostAnswer(NestedCostAnswer):
     """The cost of a turn or a session."""
 
-    cached_tokens: int = 0
     tool_ids_used: list[str] | None = None
     elapsed_ms: int = 0
     nested: NestedCostAnswer | None = None

@@ -116,7 +116,10 @@ def _facts(page: TurnPage) -> Iterator[tuple[str, str]]:
     cost = completed.get("cost_summary") if completed is not None else None
     if cost is not None:
         called = f"{counted(cost['llm_calls'], 'model call')}, {counted(cost['tool_calls'], 'tool call')}"
-        yield "cost", f"{called}; {cost['input_tokens']:,} tokens in, {cost['output_tokens']:,} out, as providers counted them"
+        served = cost.get("cached_tokens", 0)
+        cached = f" ({served:,} of them from a cache)" if served else ""
+        tokens = f"{cost['input_tokens']:,} tokens in{cached}, {cost['output_tokens']:,} out"
+        yield "cost", f"{called}; {tokens}, as providers counted them"
     if page.prompts.config_hash:
         yield "settings", page.prompts.config_hash
 
