@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from kitchener.context.fold.excerpts import asked_terms, beginning, excerpted, uncut
-from kitchener.context.fold.items import Item, place_of, recent, terse, turn_of
+from kitchener.context.fold.items import RECENT, Item, place_of, recent, terse, turn_of
 from kitchener.context.fold.state import ContextState
 from kitchener.context.intents.reachability import Reach
 from kitchener.context.lexical.questions import asks
@@ -62,7 +62,7 @@ class ChatLayout:
             said = self._longer_newest(said, packer)
         else:
             said = _whole_newest_before_10(said, state.turns, packer.free)
-        evidence = self.evidence(recalled, state, reach, newest)
+        evidence = once(recalled, state, reach, newest) if recalled else ()
         positions = dict[str, int]()
         matches_beside = partial(self._matches, turns, evidence, query, positions)
         seen, wanted = list[tuple[Item, float]](), 0
@@ -82,7 +82,8 @@ class ChatLayout:
                 offered = _reserving(matches, _RESERVE * past, _ASKED if asks(query.message) else _TOLD)
             else:
                 offered = _reserving_before_6(chain(seen, matches), _RESERVE * shown)
-            found = packer.pack_matches(offered, groups_of(evidence))
+            grouped = [self._terse(item) for item in evidence if item.group is not None]
+            found = packer.pack_matches(offered, groups_of(grouped))
             known = {each.item.ref for each in found}
             if self.ruleset.leaves_out_weak:
                 considered = [item for item in evidence if item.ref in known]
@@ -108,17 +109,16 @@ class ChatLayout:
         # One window over all intents, so that another active intent changes none of the messages.
         history.follow(turns if len(turns) == len(state.turn_list) else state.turn_list, most)
         start = self._window.start(history.items, history.ends)
-        others = recent_turns(state, reach, start)
-        named = {item.entity_id for item in others}
-        shown = [recent(item) if item.entity_id in named else item for item in history.items[start:]]
-        return shown, others, start
+        known, own = state.turns, {record.intent_id for record in reach.intents}
+        shown = [item if known[item.entity_id].intent_id in own else recent(item) for item in history.items[start:]]
+        return shown, tuple([item for item in shown if item.reasons == RECENT]), start
 
     def evidence(self, recalled: Sequence[Item], state: ContextState, reach: Reach, newest: Sequence[Item]) -> Sequence[Item]:
         """What was recalled, each piece once, with short labels, without eligible turns and without the newest turns."""
-        if not recalled:
-            return ()
-        found = once(recalled, state, reach, newest)
-        return [terse(item, self.estimate) for item in found] if self.ruleset.is_terse else found
+        return [self._terse(item) for item in once(recalled, state, reach, newest)] if recalled else ()
+
+    def _terse(self, item: Item) -> Item:
+        return terse(item, self.estimate) if self.ruleset.is_terse else item
 
     def _longer_newest(self, said: Sequence[Item], packer: Packer) -> Sequence[Item]:
         """The history, with more of each long item of its newest turn that takes at most half of the free tokens.
@@ -152,7 +152,7 @@ class ChatLayout:
         """
         message, active, ranking = query
         if active is None:
-            yield from [(item, 1.0) for item in sorted(evidence, key=place_of, reverse=True)]
+            yield from [(self._terse(item), 1.0) for item in sorted(evidence, key=place_of, reverse=True)]
             return
         if ranking is None:
             return
@@ -167,6 +167,8 @@ class ChatLayout:
             taken.add(item.ref)
             if index < count:
                 positions[item.entity_id] = index
+            else:
+                item = self._terse(item)
             if item.tokens > most:
                 asked = asked or {**asked_terms(message)}
                 item = excerpted(item, asked, most, self.estimate)
