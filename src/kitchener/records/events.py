@@ -228,6 +228,7 @@ Version 14:
 - Beside chat messages, a projection names recalled turns that are shown, and those that match well enough and have no room (all
   that share a word with the message).
 - The cost of a turn has its `cached_tokens` (only the costs of its work orders).
+- Where an object is asked for, the only one in an answer is read, whatever stands around it (the answer was repaired).
 """
 
 LAST_UNBOUNDED: Final = 8

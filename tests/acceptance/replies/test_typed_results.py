@@ -79,7 +79,14 @@ async def ask(root: Path, provider: ScriptedProvider, output: Any, **options: An
 
 
 @pytest.mark.parametrize(
-    "text", ['{"city": "Rome", "days": 3}', '```json\n{"city":"Rome","days":3}\n```', '\n {"days": 3,\n "city": "Rome"}\n']
+    "text",
+    [
+        '{"city": "Rome", "days": 3}',
+        '```json\n{"city":"Rome","days":3}\n```',
+        '\n {"days": 3,\n "city": "Rome"}\n',
+        'Sure! {"city": "Rome", "days": 3}',
+        'Here is your trip:\n\n```json\n{"city": "Rome",\n "days": 3}\n```\n\nShall I book it?',
+    ],
 )
 async def test_a_model_gives_an_instance_and_its_text(tmp_path: Path, text: str) -> None:
     """The reply is the object's text, as the model wrote it."""
@@ -105,7 +112,17 @@ async def test_without_an_object_asked_for_there_is_none(tmp_path: Path) -> None
     assert (result.output, result.response) == (None, '{"n": 7}')
 
 
-@pytest.mark.parametrize("broken", ["no JSON", '{"city": "Rome"', {"city": "Rome"}, {"city": "Rome", "days": "three"}, "[]"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "no JSON",
+        '{"city": "Rome"',
+        {"city": "Rome"},
+        {"city": "Rome", "days": "three"},
+        "[]",
+        'Either {"city": "Rome", "days": 3} or {"city": "Bari", "days": 3}',
+    ],
+)
 async def test_what_does_not_fit_the_schema_is_repaired_once(tmp_path: Path, broken: Said) -> None:
     provider = model(broken, {"city": "Rome", "days": 3})
     result, _ = await ask(tmp_path, provider, Trip)
@@ -274,6 +291,16 @@ async def test_blanks_around_a_streamed_object_are_left_out_and_retract_nothing(
     assert not any(isinstance(each, TextRetracted) for each in updates)
     assert isinstance(updates[-1], TurnCompleted)
     assert updates[-1].result.response == answer.strip()
+
+
+async def test_sentences_around_a_streamed_object_are_retracted(tmp_path: Path) -> None:
+    answer = 'Sure! {"city": "Rome", "days": 3}'
+    async with open_runtime(scripted_config(tmp_path), providers={"scripted": model(answer)}) as runtime:
+        updates = [each async for each in runtime.supervisor().stream_turn("Where to?", output=Trip)]
+    retracted = next(n for n, each in enumerate(updates) if isinstance(each, TextRetracted))
+    assert "".join([each.text for each in updates[retracted:] if isinstance(each, TextDelta)]) == '{"city": "Rome", "days": 3}'
+    assert isinstance(updates[-1], TurnCompleted)
+    assert updates[-1].result.response == '{"city": "Rome", "days": 3}'
 
 
 async def test_the_same_key_gives_the_same_object_also_after_a_restart(tmp_path: Path) -> None:

@@ -112,6 +112,16 @@ async def test_a_work_order_whose_life_is_not_in_ho2m_has_it_in_ho1m(tmp_path: P
     }
 
 
+@pytest.mark.parametrize(("version", "calls"), [(13, 2), (14, 1)])
+async def test_an_object_among_sentences_is_read_since_version_14_of_the_policy(
+    tmp_path: Path, version: int, calls: int
+) -> None:
+    answers = (f"Sure! ```json\n{json.dumps(CLASSIFIED)}\n``` Anything else?", json.dumps(CLASSIFIED))
+    async with open_bench(tmp_path, *answers, policy_version=version) as bench:
+        done = await bench.executor.execute(work_order("classify"))
+    assert (done.output_result, done.cost.llm_calls) == (CLASSIFIED, calls)
+
+
 async def test_a_structured_answer_is_stored_beside_its_text_only_where_the_text_does_not_hold_it(tmp_path: Path) -> None:
     """Content is stored once per ledger, docs/ledger.md."""
     output = {"speech_act": "greeting"}

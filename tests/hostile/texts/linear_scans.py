@@ -36,7 +36,7 @@ from kitchener import criteria, ids, signing
 from kitchener.actors.admission import argument_checks, request_checks
 from kitchener.actors.attention import retriever as attention
 from kitchener.actors.authority.ranking import TurnWords
-from kitchener.actors.executor.answers import is_stored_by_text, read_answer
+from kitchener.actors.executor.answers import is_stored_by_text, read_answer, read_object
 from kitchener.actors.executor.packs import compile_pack, fence
 from kitchener.actors.executor.reply_stream import ReplyText
 from kitchener.actors.executor.tool_rounds.result_pages import page_of
@@ -470,6 +470,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a streamed answer, in pieces", _in_pieces(7), ANSWER_FRAMES, 4_000, JSON_UNITS),
         Scan("a streamed answer, whole", _in_pieces(1_000_000), ANSWER_FRAMES),
         Scan("an answer", lambda text: read_answer(_response(text), plain_text=True), ANSWER_FRAMES),
+        Scan("an object in an answer", lambda text: read_object(_response(text), in_prose=True), ANSWER_FRAMES),
         Scan("an answer that is stored", lambda text: is_stored_by_text(_response(text)), ANSWER_FRAMES),
     ),
     "actors": (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kitchener.actors.executor.answers import UnreadableAnswer, is_stored_by_text, read_answer
+from kitchener.actors.executor.answers import UnreadableAnswer, is_stored_by_text, read_answer, read_object
 from kitchener.actors.executor.reply_stream import ReplyText
 from kitchener.errors import KitchenerError
 from kitchener.ledger.bundles.bundle_check import verify_bundle
@@ -69,7 +69,8 @@ def check_answer(text: str, cuts: Sequence[int], folder: Path) -> None:
     """Read whole, it is an object or unreadable; read in pieces, it says the same, however it was cut."""
     answer = response(text)
     outputs = [read_answer(answer, plain_text=plain_text) for plain_text in (True, False)]
-    assert all(isinstance(each, dict | UnreadableAnswer) for each in outputs)
+    found = [read_answer(answer, plain_text=False, in_prose=True), read_object(answer, in_prose=True)]
+    assert all(isinstance(each, dict | UnreadableAnswer) for each in (*outputs, *found))
     assert is_stored_by_text(answer) is True
     whole, parts, plain = ReplyText(is_object=True), ReplyText(is_object=True), ReplyText()
     assert plain.feed(text) == plain.given == text, "where text was asked for, every answer is the reply"

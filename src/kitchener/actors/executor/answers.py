@@ -33,12 +33,13 @@ class UnreadableAnswer:
     """A description of the problem that a model can act on."""
 
 
-def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, object] | UnreadableAnswer:
+def read_answer(response: PromptResponse, *, plain_text: bool, in_prose: bool = False) -> dict[str, object] | UnreadableAnswer:
     """Returns the object in the model's answer: the provider's structured form, or else parsed from the text.
 
     Args:
         response: the answer
         plain_text: whether to read text that is not a JSON object as `{"response_text": text}`
+        in_prose: whether to find the object in an answer such as "Sure! {…}"; not with `plain_text`
     """
     if response.structured is not None:
         return response.structured
@@ -49,6 +50,8 @@ def read_answer(response: PromptResponse, *, plain_text: bool) -> dict[str, obje
         # A truncated object is a broken answer. As plain text, it would show the user half a JSON object.
         if plain_text and not _BROKEN_REPLY.match(text):
             return {REPLY_KEY: text}
+        if in_prose and (found := _object_in(text)) is not None:
+            return found
         return UnreadableAnswer(f"the answer is not JSON: {error}")
     if isinstance(value, dict):
         return value
@@ -62,19 +65,20 @@ def read_text(response: PromptResponse) -> dict[str, object]:
     return {REPLY_KEY: response.text}
 
 
-def read_object(response: PromptResponse) -> dict[str, object] | UnreadableAnswer:
+def read_object(response: PromptResponse, *, in_prose: bool) -> dict[str, object] | UnreadableAnswer:
     """Returns the output of a call that asks for a caller's object: the object as `output`, and its text as the reply.
 
-    The text is what the model wrote, without a fence around it, so that it equals the streamed text.
+    The text is what the model wrote, without a fence or sentences around it, so that it mostly equals the streamed text.
     """
-    found = read_answer(response, plain_text=False)
+    found = read_answer(response, plain_text=False, in_prose=in_prose)
     if isinstance(found, UnreadableAnswer):
         if response.finish_reason == "length":
             told = f"the answer is too long: it was cut after {response.usage.output_tokens} tokens; write a shorter object"
             return UnreadableAnswer(told)
         return found
-    text = _unfenced(response.text).strip()
-    return {REPLY_KEY: text if _says(text, found) else json.dumps(found, ensure_ascii=False), OUTPUT_KEY: found}
+    whole = _unfenced(response.text).strip()
+    text = next((each for each in (whole, _braced(whole)) if _says(each, found)), None)
+    return {REPLY_KEY: text if text is not None else json.dumps(found, ensure_ascii=False), OUTPUT_KEY: found}
 
 
 def is_stored_by_text(response: PromptResponse) -> bool:
@@ -90,6 +94,20 @@ def _says(text: str, value: dict[str, object]) -> bool:
         return bool(found == value)
     except (orjson.JSONDecodeError, RecursionError):  # for values too deep to compare, which the ledger refuses
         return False
+
+
+def _object_in(text: str) -> dict[str, object] | None:
+    """The only object in a text; None: there is none, or there are several."""
+    try:
+        value = parse_json(_braced(text))
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _braced(text: str) -> str:
+    """The text from its first opening brace to its last closing one."""
+    return text[text.find("{") : text.rfind("}") + 1]
 
 
 def _unfenced(text: str) -> str:
