@@ -126,7 +126,7 @@ SEALED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     HO3_SIGNAL: ("metadata", "words"),
     HO3_OVERLAY: ("labels", "context_line", "content", "words"),
     HO3_OVERLAY_DEACTIVATED: ("reason", "words"),
-    HO3_OVERLAY_WEIGHT_UPDATED: ("reason",),
+    HO3_OVERLAY_WEIGHT_UPDATED: ("reason", "words"),
     HO3_QUARANTINED: ("reason", "words"),
 }
 """Fields with what a subject said, or with what was answered, derived or learned about a subject. With a keyring they are

@@ -72,6 +72,8 @@ _IN_HO1M: Final[dict[str, Shape]] = {
     events.WO_FAILED: entries.ExecutionFailedPayload,
     events.WO_DEFERRED: entries.ExecutionDeferredPayload,
 }
+_OF_PROGRAMS: Final[dict[str, Shape]] = {events.HO3_SIGNAL: entries.LoggedSignalPayload}
+"""What programs log, in its older version."""
 
 
 def shape_of(ledger_id: str, entry_type: str) -> Shape:
@@ -83,6 +85,12 @@ def shape_of(ledger_id: str, entry_type: str) -> Shape:
 def shaped_types() -> frozenset[str]:
     """The entry types that have a shape."""
     return frozenset(_EVERYWHERE)
+
+
+def every_shape() -> Iterator[tuple[str, Shape]]:
+    """Each entry type with each shape of its payloads."""
+    for table in (_EVERYWHERE, _IN_HO1M, _OF_PROGRAMS):
+        yield from table.items()
 
 
 def misfits(payload: Mapping[str, Any], shape: Shape) -> list[str]:

@@ -25,7 +25,9 @@ def repair(
     options: Options = NO_OPTIONS,
     void: Annotated[tuple[str, ...], Parameter(negative="", help="An entry to void. May be repeated.")] = (),
     void_all: Annotated[bool, Parameter(name="--all", negative="", help="Void all invalid entries.")] = False,
-    reason: Annotated[str | None, Parameter(help="The reason. It is recorded. Required with --void and --all.")] = None,
+    reason: Annotated[
+        str | None, Parameter(help="The reason, which is recorded and never encrypted. Required with --void and --all.")
+    ] = None,
     json: JsonFlag = False,
 ) -> int:
     """List a session's invalid life-cycle entries, and void the ones you name.
