@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
 
 from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.config.router import ProviderKind
 from kitchener.gateway import build_providers
 from kitchener.gateway.providers.recorded import RecordedProvider, Recording
 from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
@@ -69,7 +70,7 @@ async def served(kind: str, config: ProviderConfig) -> AsyncIterator[StreamingPr
 
 
 def over_http(kind: str) -> AbstractAsyncContextManager[StreamingProvider]:
-    return served(kind, ProviderConfig(model="m"))
+    return served(kind, ProviderConfig(kind="openai_compatible", model="m"))
 
 
 def library(kind: str) -> AbstractAsyncContextManager[StreamingProvider]:
@@ -80,7 +81,14 @@ IN_ONE_PIECE = (recorded, over_http, library)
 """Providers whose stream may have one piece: what arrives together is one, and an endpoint may send all of it at once."""
 
 
-@pytest.fixture(params=[offline, scripted, recorded, over_http, library], ids=lambda case: case.__name__)
+OF_KIND: dict[ProviderKind, Callable[[str], Any]] = {"offline": offline, "openai_compatible": over_http, "model": library}
+
+
+def test_each_kind_of_provider_is_in_the_suite() -> None:
+    assert set(OF_KIND) == set(get_args(ProviderKind))
+
+
+@pytest.fixture(params=[*OF_KIND.values(), scripted, recorded], ids=lambda case: case.__name__)
 def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     monkeypatch.setenv("A_KEY", "sk-some-key")
     case: Callable[[str], Any] = request.param

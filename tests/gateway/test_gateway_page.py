@@ -3,10 +3,12 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from kitchener.config import RuntimeConfig
+from kitchener.config.router import ProviderKind
 from kitchener.gateway.routing import check_router
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway.md"
@@ -26,3 +28,8 @@ def test_the_settings_of_the_page_are_valid() -> None:
     assert len(settings) > 1
     for each in settings:
         check_router(each.router)
+
+
+def test_the_table_of_providers_lists_every_kind_and_no_other() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("| kind | for | needs |\n")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| \[`(\w+)`\]", table, re.MULTILINE)) == set(get_args(ProviderKind))

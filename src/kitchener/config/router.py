@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self, assert_never
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,7 @@ PROXY_FORMS: Final = (
 )
 """The expectation in errors about `proxy`."""
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+ProviderKind = Literal["offline", "openai_compatible", "model"]
 
 
 class ProviderConfig(Settings):
@@ -39,7 +40,7 @@ class ProviderConfig(Settings):
         "max_rate_limited": "was removed: a call that is refused with 429 makes five times `max_retries` further attempts",
     }
 
-    kind: Literal["offline", "openai_compatible", "model"] = "openai_compatible"
+    kind: ProviderKind = "openai_compatible"
     """`offline`: the built-in rule-based model. `openai_compatible`: any server with a /chat/completions endpoint.
     `model`: a vendor of the multi-provider library, named in `model`, such as `anthropic:claude-sonnet-4-6`."""
     model: Name | None = None
@@ -123,7 +124,35 @@ class ProviderConfig(Settings):
     @property
     def is_built_in(self) -> bool:
         """Whether it answers in this process without a model: it needs no network, costs nothing and is always allowed."""
-        return self.kind == "offline"
+        match self.kind:
+            case "offline":
+                return True
+            case "openai_compatible" | "model":
+                return False
+            case _:
+                assert_never(self.kind)
+
+    @property
+    def is_endpoint(self) -> bool:
+        """Whether it is an endpoint in OpenAI's format, at `base_url`, that gets the fields and headers of these settings."""
+        match self.kind:
+            case "openai_compatible":
+                return True
+            case "offline" | "model":
+                return False
+            case _:
+                assert_never(self.kind)
+
+    @property
+    def is_vendor(self) -> bool:
+        """Whether `model` is `vendor:model`, which the multi-provider library calls."""
+        match self.kind:
+            case "model":
+                return True
+            case "offline" | "openai_compatible":
+                return False
+            case _:
+                assert_never(self.kind)
 
     @property
     def request_fields(self) -> dict[str, object]:
@@ -139,13 +168,13 @@ class ProviderConfig(Settings):
             raise ValueError("client_key: set `client_cert`, too: the file of its certificate")
         if self.client_cert is not None and (self.base_url or "").lower().startswith("http://"):
             raise ValueError("client_cert: only an address that begins with https:// can ask for it")
-        if self.kind == "offline" and (self.client_cert is not None or self.proxy != "env"):
-            raise ValueError("client_cert, proxy: kind 'offline' calls no endpoint")
+        if self.is_built_in and (self.client_cert is not None or self.proxy != "env"):
+            raise ValueError(f"client_cert, proxy: kind {self.kind!r} calls no endpoint")
         return self
 
     @model_validator(mode="after")
     def _check_sent(self) -> Self:
-        if self.kind != "openai_compatible":
+        if not self.is_endpoint:
             for name in (*_FIELDS, "extra_body", "headers", "query"):
                 if getattr(self, name) not in (None, (), {}):
                     raise ValueError(f"{name}: only kind 'openai_compatible' sends it; most vendors have such an endpoint")

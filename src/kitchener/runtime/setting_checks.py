@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 from urllib.parse import urlsplit
 
 from kitchener.actors.attention.templates import SETTING
@@ -86,7 +86,7 @@ def check_config(
         return
     for provider_id, provider in config.router.providers.items():
         if provider_id not in given:
-            if provider.kind == "model" and not can_call_vendors():
+            if provider.is_vendor and not can_call_vendors():
                 raise ConfigError(source, dotted_key(("router", "providers", provider_id, "kind")), "'model'", needs("models"))
             with named_source(source):
                 read_authorities(provider_id, provider)
@@ -221,14 +221,22 @@ def _check_choice(choice: ModelChoice, router: RouterConfig, given: Collection[s
     provider = router.providers.get(provider_id)
     if provider_id in given:
         return
-    if (provider is None or provider.kind == "offline") and choice.model not in (None, MODEL_ID):
-        expected = f"no such model; provider {described_name(provider_id)} has only {MODEL_ID!r}"
-        if choice.provider is None:
-            expected += "; set `router.default_provider`, or `provider` beside it"
-        raise ConfigError(source, dotted_key((*at, "model")), described_name(str(choice.model)), expected)
-    if provider is not None and provider.kind == "openai_compatible" and provider.model is None and choice.model is None:
-        expected = f"is required, because provider {described_name(provider_id)} names no model"
-        raise ConfigError(source, dotted_key((*at, "model")), "", expected)
+    kind = provider.kind if provider is not None else "offline"
+    match kind:
+        case "offline":
+            if choice.model not in (None, MODEL_ID):
+                expected = f"no such model; provider {described_name(provider_id)} has only {MODEL_ID!r}"
+                if choice.provider is None:
+                    expected += "; set `router.default_provider`, or `provider` beside it"
+                raise ConfigError(source, dotted_key((*at, "model")), described_name(str(choice.model)), expected)
+        case "openai_compatible":
+            if provider is not None and provider.model is None and choice.model is None:
+                expected = f"is required, because provider {described_name(provider_id)} names no model"
+                raise ConfigError(source, dotted_key((*at, "model")), "", expected)
+        case "model":  # its settings name a model
+            pass
+        case _:
+            assert_never(kind)
 
 
 def unfitting_limits(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
@@ -260,7 +268,7 @@ def keyless_endpoints(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
     problem = "no key is sent to this endpoint, which has a public address; set it if the endpoint asks for a key"
     for name, provider in config.router.providers.items():
         secrets = (provider.api_key or "", *provider.headers.values(), *provider.query.values())
-        if provider.kind == "openai_compatible" and _is_public(provider.base_url) and not any(map(is_reference, secrets)):
+        if provider.is_endpoint and _is_public(provider.base_url) and not any(map(is_reference, secrets)):
             yield dotted_key(("router", "providers", name, "api_key")), problem
     embeddings = config.embeddings
     if embeddings.kind == "openai_compatible" and _is_public(embeddings.base_url) and embeddings.api_key is None:

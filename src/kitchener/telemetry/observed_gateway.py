@@ -133,5 +133,5 @@ def _request_attributes(request: PromptRequest, planned: PlannedAttempt) -> dict
 def _provider_name(planned: PlannedAttempt) -> str:
     """The vendor as the conventions call it, or the id of the provider in the settings."""
     vendor = (planned.target.config.model or "").partition(":")[0]
-    known = names.VENDORS.get(vendor) if planned.target.config.kind == "model" else None
+    known = names.VENDORS.get(vendor) if planned.target.config.is_vendor else None
     return known or planned.target.provider_id

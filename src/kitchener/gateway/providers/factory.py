@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.config.request_fields import value_problem
@@ -44,30 +44,52 @@ async def build_providers(config: RouterConfig, *, given: Collection[str] = ()) 
         for provider_id, provider in {"offline": ProviderConfig(kind="offline"), **config.providers}.items():
             if provider_id in given:
                 continue
-            if provider.kind == "offline":
-                providers[provider_id] = OfflineProvider(provider_id)
-            elif not config.allow_model_calls:
-                providers[provider_id] = _ForbiddenProvider(provider_id)
-            else:
+            if provider.is_built_in or config.allow_model_calls:
                 providers[provider_id] = await _open(stack, provider_id, provider)
+            else:
+                providers[provider_id] = _ForbiddenProvider(provider_id)
         yield providers
 
 
 async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig) -> Provider:
-    at = ("router", "providers", provider_id)
-    secret = read_secret(config.api_key, dotted_key((*at, "api_key")))
-    proxy = read_secret(config.proxy, dotted_key((*at, "proxy"))) if is_reference(config.proxy) else None
-    # Imported here because offline use needs no client, and the library is slow to import.
-    if config.kind == "openai_compatible":
-        from kitchener.gateway.providers.chat_completions.chat_endpoint import open_chat_endpoint
+    match config.kind:
+        case "offline":
+            return OfflineProvider(provider_id)
+        case "openai_compatible":
+            return await _open_endpoint(stack, provider_id, config)
+        case "model":
+            return await _open_vendor(stack, provider_id, config)
+        case _:
+            assert_never(config.kind)
 
-        return await stack.enter_async_context(open_chat_endpoint(provider_id, config, _sent_values(config, secret, proxy, at)))
+
+# The clients are imported where they are opened, because offline use needs none, and the library is slow to import.
+
+
+async def _open_endpoint(stack: AsyncExitStack, provider_id: str, config: ProviderConfig) -> Provider:
+    at = ("router", "providers", provider_id)
+    key, proxy = _key_and_proxy(config, at)
+    from kitchener.gateway.providers.chat_completions.chat_endpoint import open_chat_endpoint
+
+    return await stack.enter_async_context(open_chat_endpoint(provider_id, config, _sent_values(config, key, proxy, at)))
+
+
+async def _open_vendor(stack: AsyncExitStack, provider_id: str, config: ProviderConfig) -> Provider:
+    at = ("router", "providers", provider_id)
+    key, proxy = _key_and_proxy(config, at)
     try:
         from kitchener.gateway.providers.library.models import open_model_provider
 
-        return await stack.enter_async_context(open_model_provider(provider_id, config, secret, proxy))
+        return await stack.enter_async_context(open_model_provider(provider_id, config, key, proxy))
     except ImportError as error:
         raise ConfigError(CONFIGURATION, dotted_key(at), "", f"{needs('models')} ({error})") from error
+
+
+def _key_and_proxy(config: ProviderConfig, at: SettingPath) -> tuple[str | None, str | None]:
+    """The secrets that the references `api_key` and `proxy` lead to; None: the setting is no reference."""
+    key = read_secret(config.api_key, dotted_key((*at, "api_key")))
+    proxy = read_secret(config.proxy, dotted_key((*at, "proxy"))) if is_reference(config.proxy) else None
+    return key, proxy
 
 
 def _sent_values(config: ProviderConfig, key: str | None, proxy: str | None, at: SettingPath) -> SentValues:

@@ -60,7 +60,7 @@ def check_vendors(config: RouterConfig, *, given: Collection[str] = (), source: 
         ConfigError: names the setting, the vendor and what to configure in its place
     """
     for provider_id, provider in config.providers.items():
-        if provider.kind != "model" or provider_id in given:
+        if not provider.is_vendor or provider_id in given:
             continue
         vendor, at = (provider.model or "").partition(":")[0], ("router", "providers", provider_id)
         if not _is_known(vendor):
