@@ -70,7 +70,7 @@ def test_every_command_explains_itself_with_an_example(cli: Cli, command: str) -
 
 @pytest.mark.parametrize(("command", "function"), list(every_command()))
 def test_no_help_text_speaks_of_the_locks_of_the_code(command: str, function: Callable[..., object]) -> None:
-    """A reader of the help asks whether a command works while a server runs."""
+    """It says whether the command works while a server runs: `tests/runtime/admin/test_commands.py` asks each for that."""
     assert re.search(r"takes?\s+no\s+lock", function.__doc__ or "", re.IGNORECASE) is None, command
 
 

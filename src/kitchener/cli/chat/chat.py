@@ -71,7 +71,8 @@ def chat(
     """Talk to an agent.
 
     On a terminal the reply appears as the model writes it, and text that is withdrawn is marked. From a pipe, each line is a
-    message and standard output gets plain replies. `/help` lists the commands of the chat. Exits with 1 if a turn failed.
+    message and standard output gets plain replies. `/help` lists the commands of the chat. Exits with 1 if a turn failed,
+    and with 7 if a server or another process has the root open.
 
     For example:
 

@@ -56,9 +56,10 @@ def project(  # noqa: PLR0913  options of a command, all by keyword
 ) -> int:
     """Show which intents, work orders and turns the model would see in a session's next turn, and why.
 
-    Appends the decision to the context ledger, unless `--dry-run` is given or another process is writing there. Several intents
-    that compete block the projection until one of them is kept, even with `--intent`: the command then appends only the flag,
-    and exits with 3. It exits with 4 if an entry cannot follow the entries before it.
+    Appends the decision to the context ledger, unless `--dry-run` is given. While a server or another process has the root
+    open, it shows the decision and appends nothing. Several intents that compete block the projection until one of them is
+    kept, even with `--intent`: the command then appends only the flag, and exits with 3. It exits with 4 if an entry cannot
+    follow the entries before it.
 
     For example:
 

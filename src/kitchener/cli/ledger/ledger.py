@@ -159,8 +159,8 @@ def accept_head(
 
     Verifies everything first. A `LEDGER_HEAD_ACCEPTED` entry records what is missing and why. Then the index is deleted; the
     next opening rebuilds it. A signed head that names a missing entry is renamed. With a signing key, the new head is signed.
-    Exits with 1 if nothing is missing, and changes nothing then. Exits with 6 if a ledger is damaged. A ledger that a
-    running service has open stays as it is: nothing is missing there, since the service would have refused to open it.
+    Exits with 1 if nothing is missing, and changes nothing then. Exits with 6 if a ledger is damaged. While a
+    server runs, the ledgers that it has open stay as they are: nothing is missing there, or it would not have opened them.
 
     For example:
 

@@ -66,7 +66,8 @@ def key(
 ) -> int:
     """Show the public half of the signing key, or create a key.
 
-    Give the public key to everyone who checks signatures. Keep the file secret: its owner can sign.
+    Give the public key to everyone who checks signatures. Keep the file secret: its owner can sign. Works while a server runs,
+    which signs with another key only after it is started again.
 
     For example:
 
@@ -93,6 +94,7 @@ def checkpoint(*, options: Options = NO_OPTIONS, json: JsonFlag = False) -> int:
 
     First verifies the entries after the last signed head, and that the chain contains this head. If not, signs nothing
     for that ledger and exits with 6. The head is stored beside the ledger, in `<file>.checkpoint`; keep a copy elsewhere.
+    Works while a server runs.
 
     For example:
 

@@ -72,6 +72,7 @@ def run(
     A result is `{conversation, ordinal, session_id, turn_id, response, error}`. The file appears when all results are there. If
     a turn cannot run, the rest of its conversation is skipped. Exits with 1 if a result has an error. With `--output-schema`, a
     result also has the object as `output`, or null. One whose tool calls wait for a person has their ids as `pending_approval`.
+    Exits with 7 if a server or another process has the root open.
 
     For example:
 

@@ -41,7 +41,7 @@ def serve(
 
     It serves the OpenAI API, AG-UI, its own API, and a web page at `/`. Without `[serve.clients]` it listens on this machine
     only, and accepts any key. SIGTERM or Ctrl-C lets running turns finish within `limits.shutdown_grace_s`, aborts the others
-    on record, and exits with 0; a second one ends it at once.
+    on record, and exits with 0; a second one ends it at once. Exits with 7 if another process has the root open.
 
     For example:
 
