@@ -23,7 +23,7 @@ from benchmarks.shared.conversations import Conversation, read_conversations
 from kitchener import HO2Config
 from kitchener.actors.authority.agent_ruleset import ruleset_of
 from kitchener.actors.authority.ranking import TurnWords, words_under
-from kitchener.actors.similarity.embeddings import SCORED
+from kitchener.actors.similarity.embedding_comparer import SCORED
 from kitchener.actors.similarity.matrix import VectorMatrix
 from kitchener.actors.similarity.vectors import Vector, unit_vector
 from kitchener.config import EmbeddingsConfig

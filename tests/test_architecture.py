@@ -57,9 +57,7 @@ SAME_NAMES = {
     "config": "the command group, and the settings",
     "content": "the command group, and what takes the images and files of messages",
     "context": "the command group, what decides, and the payloads of its entries",
-    "embeddings": "the settings, the providers of vectors, and the comparison of turns",
     "execution": "the executions of the executor, and the payloads of their entries",
-    "factory": "opens what settings name: providers of answers, and providers of vectors",
     "gateway": "the command group, and the gateway",
     "intents": "the rules about intents, and the payloads of their entries",
     "ledger": "the command group, and the ledgers",
@@ -67,14 +65,12 @@ SAME_NAMES = {
     "memory": "the command group, the settings, the memory, and the payloads of its entries",
     "portable": "sessions in a folder, which commands and the runtime export and import",
     "reader": "reads of ledgers, and reads of a memory, without a lock",
-    "recovery": "what follows a crash, in ledgers and in consolidations",
     "serve": "the command, the settings, and the server",
     "sessions": "the active sessions, and the payloads of the entries about them",
     "sources": "what shapes requests: its entries, and their payloads",
     "spending": "the settings, and the sums that commands show",
     "tools": "tools as values, those that are functions, and those of servers and other agent classes",
     "turn": "a turn as it runs, and the values that a turn takes and returns",
-    "turns": "the payloads of the entries about turns, and turns read back for a person",
 }
 """Names of files and folders that stand in several places, each with the one meaning that it has in all of them."""
 
@@ -105,7 +101,7 @@ TESTED_ELSEWHERE = {
     "records/tools": "as functions: tests/actors/tools; of servers: tests/mcp; what waits: tests/acceptance/approval",
     "ledger/bundles": "with both programs that verify them: tests/verifier",
     "inspection": "through the commands that print it: tests/cli",
-    "inspection/turns": "through the commands that print it: tests/cli/context, and the server: tests/serve/native",
+    "inspection/turn_views": "through the commands that print it: tests/cli/context, and the server: tests/serve/native",
     "serve/answer_models": "every answer of the server is compared with its description: tests/serve/shared/described.py",
     "replaying": "tests/replay",
     "replaying/on_record": "tests/replay",
@@ -596,7 +592,7 @@ ASKS_OTHERWISE = {
     "src/kitchener/actors/attention/templates.py": "its own files, too, which need not be files of the system",
     "src/kitchener/actors/executor/prompt_files.py": "the same",
     "src/kitchener/actors/policy_identity.py": "files of the package, which need not be files of the system",
-    "src/kitchener/gateway/embeddings/static.py": "files of a package",
+    "src/kitchener/gateway/embedding_providers/static.py": "files of a package",
 }
 
 

@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "kitchener"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NEEDED_BY_AN_EXTRA = {
     "actors/similarity/matrix.py": {"numpy"},
-    "gateway/embeddings/static.py": {"safetensors", "tokenizers"},
+    "gateway/embedding_providers/static.py": {"safetensors", "tokenizers"},
     "gateway/providers": {"httpx", "httpx2", "openai", "pydantic-ai"},
     "serve": {"httptools", "jwt", "starlette", "uvicorn"},
     "mcp/connection.py": {"httpx2", "mcp", "mcp-types"},

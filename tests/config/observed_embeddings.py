@@ -13,7 +13,7 @@ import anyio
 
 from kitchener.config import EmbeddingsConfig, RuntimeConfig
 from kitchener.errors import KitchenerError
-from kitchener.gateway.embeddings.factory import open_embeddings
+from kitchener.gateway.embedding_providers.configured_provider import open_embeddings
 from tests.actors.similarity.kit import CHATTER, DOG, QUESTION, Meanings, config, opened, say, similarities
 from tests.actors.similarity.test_store import count
 from tests.config.observed_turns import CLOCK

@@ -14,7 +14,7 @@ import pytest
 
 from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.config import EmbeddingsConfig, RuntimeConfig
-from kitchener.gateway.embeddings.factory import open_embeddings
+from kitchener.gateway.embedding_providers.configured_provider import open_embeddings
 from kitchener.records.embedding import EmbeddingProvider
 from tests.actors.similarity.kit import Meanings, vector
 from tests.gateway.shared.fake_server import Answer, Hit, fake_server

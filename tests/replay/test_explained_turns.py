@@ -6,8 +6,8 @@ import pytest
 
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.spending import Spending, read_spending
-from kitchener.inspection.turns.recorded_turn import read_turn
-from kitchener.inspection.turns.turn_breaks import read_breaks
+from kitchener.inspection.turn_views.recorded_turn import read_turn
+from kitchener.inspection.turn_views.turn_breaks import read_breaks
 from kitchener.replaying import open_replays
 from kitchener.runtime.root_layout import settings_of
 from tests.replay import corpus

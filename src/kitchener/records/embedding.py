@@ -1,6 +1,6 @@
 """Defines what gives vectors for texts, and the scores that a turn got from them.
 
-Implementations are in `kitchener.gateway.embeddings`. Explained in `docs/context.md`.
+Implementations are in `kitchener.gateway.embedding_providers`. Explained in `docs/context.md`.
 """
 
 from collections.abc import Mapping, Sequence

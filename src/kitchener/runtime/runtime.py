@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.admission.argument_checks import check_count, check_is_text, check_texts_if_given
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.similarity.embeddings import Embeddings
+from kitchener.actors.similarity.embedding_comparer import EmbeddingComparer
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.cancellation import ends_when_told
@@ -26,7 +26,7 @@ from kitchener.clock import Clock, SystemClock
 from kitchener.config import DEFAULT_AGENT, LimitsConfig, RuntimeConfig
 from kitchener.errors import CallerError, KitchenerError, LedgerWriteError, ReentrantTurn
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.gateway.embeddings.factory import open_embeddings
+from kitchener.gateway.embedding_providers.configured_provider import open_embeddings
 from kitchener.gateway.spending_limits import NOTHING, MeteredGateway, SpendingBook, Spent
 from kitchener.ids import IdSource, SessionId, check_erasable
 from kitchener.lanes.calling_chain import calling_chain
@@ -430,7 +430,9 @@ async def _hold(
                 limiter = TurnLimiter(limits.max_running_turns, limits.max_waiting_turns)
                 text = ActiveText(limits.max_active_chars)
                 content = ContentStore(config.plane_root, sealer, limits.max_content_bytes)
-                similar = Embeddings(vectors, config.embeddings, index_dir(config), sealer) if vectors is not None else None
+                similar = None
+                if vectors is not None:
+                    similar = EmbeddingComparer(vectors, config.embeddings, index_dir(config), sealer)
                 book = SpendingBook(config.spending, config.router.prices, injected.clock)
                 models = MeteredGateway(gateway, gateway.candidates, book) if config.spending.is_on else gateway
                 servers = await open_servers(config.mcp, tasks)

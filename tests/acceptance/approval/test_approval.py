@@ -8,7 +8,7 @@ import pytest
 
 from kitchener.errors import ApprovalAnswered, CallerError, UnknownApproval
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.recorded_turn import read_turn
+from kitchener.inspection.turn_views.recorded_turn import read_turn
 from kitchener.records import events
 from kitchener.records.turn import TextDelta, ToolRan, TurnUpdate
 from tests.acceptance.approval.kit import Desk, model, open_desk, replayed

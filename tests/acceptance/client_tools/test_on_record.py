@@ -8,7 +8,7 @@ import pytest
 from kitchener import ClientOutput, ClientTool
 from kitchener.errors import CallerError, SubjectErased
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.recorded_turn import read_turn
+from kitchener.inspection.turn_views.recorded_turn import read_turn
 from kitchener.records import events
 from kitchener.replaying import open_what_if, read_prompts
 from kitchener.runtime.portable.exporter import export_session

@@ -10,7 +10,7 @@ from kitchener.config.embeddings import EmbeddingsConfig
 from kitchener.errors import ProviderError
 from kitchener.errors.nested import all_behind
 from kitchener.gateway import build_providers
-from kitchener.gateway.embeddings.remote import open_endpoint
+from kitchener.gateway.embedding_providers.remote import open_endpoint
 from kitchener.gateway.providers.endpoint_errors import Hiding
 from kitchener.gateway.providers.redaction import Redaction
 from tests.gateway.shared.fake_server import Answer, error, fake_server

@@ -23,9 +23,9 @@ BOUNDED: Final[Mapping[str, str]] = {
 """Parameters that are texts and no foreign ones, by name, and why."""
 _NOT_FOREIGN: Final = frozenset(" ".join(BOUNDED).split())
 NOT_MEASURED: Final[Mapping[str, str]] = {
-    "kitchener.actors.similarity.embeddings.Embeddings.compare": "goes through numbers of texts",
-    "kitchener.gateway.embeddings.hashing._vector": "goes through a text once, three characters at a time",
-    "kitchener.gateway.embeddings.remote._vectors": "goes through the list of an answer that was parsed in one go",
+    "kitchener.actors.similarity.embedding_comparer.EmbeddingComparer.compare": "goes through numbers of texts",
+    "kitchener.gateway.embedding_providers.hashing._vector": "goes through a text once, three characters at a time",
+    "kitchener.gateway.embedding_providers.remote._vectors": "goes through the list of an answer that was parsed in one go",
     "kitchener.actors.authority.ranking.TurnRanking._placed": "goes through turns; their words are measured",
     "kitchener.actors.authority.ranking.TurnRanking.grade": "goes through turns; their words are measured",
     "kitchener.actors.authority.ranking.TurnRanking.rank": "goes through turns; their words are measured",
@@ -39,7 +39,7 @@ NOT_MEASURED: Final[Mapping[str, str]] = {
     "kitchener.actors.tools.named_tools._load": "names of tools in the settings",
     "kitchener.cli.chat.chat._ChatLoop._stream": "the pieces of the reply, each added once",
     "kitchener.cli.content.content._save": "compares an id with those on record",
-    "kitchener.inspection.turns.rebuilt_projection.rebuild": "goes through items",
+    "kitchener.inspection.turn_views.rebuilt_projection.rebuild": "goes through items",
     "kitchener.cli.ledger.ledger._entries": "goes through ledgers",
     "kitchener.cli.memory.tune._values": "what the operator types",
     "kitchener.cli.terminal.typed_lines._from_terminal": "the prompt is the library's own",

@@ -13,8 +13,8 @@ from kitchener.clock import SystemClock
 from kitchener.config import LedgerConfig
 from kitchener.ids import memory_namespace
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.recorded_turn import read_turn
-from kitchener.inspection.turns.turn_reasons import diff_json, view_json
+from kitchener.inspection.turn_views.recorded_turn import read_turn
+from kitchener.inspection.turn_views.turn_reasons import diff_json, view_json
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.reads import Entries

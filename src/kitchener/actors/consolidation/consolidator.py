@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 
 from kitchener.actors.consolidation.lesson import MESSAGE_CHARS, RECENT_EVENTS, Case, overlay_of
-from kitchener.actors.consolidation.recovery import ConsolidationRecovery
+from kitchener.actors.consolidation.lost_consolidations import ConsolidationRecovery
 from kitchener.actors.tools.results import storable
 from kitchener.actors.turn.services import TurnServices
 from kitchener.actors.turn_memory import LongTermMemory

@@ -20,7 +20,7 @@ from kitchener.ids import split_approval_id
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.recorded_approvals import arguments_text, details, read_requests, read_with_nested, row
 from kitchener.inspection.shown_text import one_line, short_time
-from kitchener.inspection.turns.turn_approvals import answer_words
+from kitchener.inspection.turn_views.turn_approvals import answer_words
 from kitchener.plain_names import counted
 from kitchener.records.entries import ApprovalScope
 from kitchener.runtime.admin.operations import AnswerApproval, ApprovalOutcome

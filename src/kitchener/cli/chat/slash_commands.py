@@ -18,8 +18,8 @@ from kitchener.errors import NotOnRecord
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.memory_views import gate_text, learned_views, signal_views
 from kitchener.inspection.shown_text import one_line
-from kitchener.inspection.turns.recorded_session import fold_entries, read_past
-from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
+from kitchener.inspection.turn_views.recorded_session import fold_entries, read_past
+from kitchener.inspection.turn_views.recorded_turn import TurnView, read_turn
 from kitchener.memory import HO3Memory
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject_memory import SubjectMemory

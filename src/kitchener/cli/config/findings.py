@@ -15,7 +15,7 @@ from kitchener.cancellation import failed_alone
 from kitchener.config import DEFAULT_AGENT, RuntimeConfig
 from kitchener.config.shown import shown_address
 from kitchener.errors import ConfigError, KitchenerError
-from kitchener.gateway.embeddings.factory import open_embeddings
+from kitchener.gateway.embedding_providers.configured_provider import open_embeddings
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.mcp.connection import library_of_protocol
 from kitchener.mcp.server import ServerReport

@@ -22,9 +22,9 @@ from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import CallerError, LedgerLocked
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.recorded_session import find_past, read_past
-from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
-from kitchener.inspection.turns.turn_reasons import diff_json, view_json
+from kitchener.inspection.turn_views.recorded_session import find_past, read_past
+from kitchener.inspection.turn_views.recorded_turn import TurnView, read_turn
+from kitchener.inspection.turn_views.turn_reasons import diff_json, view_json
 from kitchener.memory.timestamps import us_of
 from kitchener.replaying import read_prompts
 from kitchener.times import iso_of

@@ -33,8 +33,8 @@ from kitchener.context import (
 from kitchener.errors import NotOnRecord
 from kitchener.ids import path_part
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.recorded_results import kept_results, result_items
-from kitchener.inspection.turns.recorded_session import RecordedSession, state_of
+from kitchener.inspection.turn_views.recorded_results import kept_results, result_items
+from kitchener.inspection.turn_views.recorded_session import RecordedSession, state_of
 from kitchener.ledger import LedgerClient, LedgerEntry
 from kitchener.memory.bias import select_biases
 from kitchener.records import events

@@ -16,7 +16,7 @@ from kitchener.context import ProjectionLists, base_ref, read_chain, result_id
 from kitchener.errors import NotOnRecord
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE, one_line
-from kitchener.inspection.turns.recorded_session import read_past
+from kitchener.inspection.turn_views.recorded_session import read_past
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import (

@@ -10,9 +10,9 @@ from kitchener.context import Explanation, make_event
 from kitchener.context.fold.context_events import Ended
 from kitchener.context.projection.explanation import VisibilityChange, closer_words, find_placed
 from kitchener.inspection.shown_text import one_line, short_time
-from kitchener.inspection.turns.recorded_turn import TurnView
-from kitchener.inspection.turns.turn_breaks import break_text
-from kitchener.inspection.turns.turn_reasons import INEXACT, visibility_changes
+from kitchener.inspection.turn_views.recorded_turn import TurnView
+from kitchener.inspection.turn_views.turn_breaks import break_text
+from kitchener.inspection.turn_views.turn_reasons import INEXACT, visibility_changes
 from kitchener.plain_names import counted
 from kitchener.records import events
 

@@ -23,7 +23,7 @@ from kitchener.context.fold.lifecycle import OF_INTENTS
 from kitchener.errors import InvalidLifecycle
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import one_line
-from kitchener.inspection.turns.recorded_session import fold_entries, read_past, state_of
+from kitchener.inspection.turn_views.recorded_session import fold_entries, read_past, state_of
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import IntentScope

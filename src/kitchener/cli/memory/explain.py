@@ -9,7 +9,7 @@ from kitchener.cli.memory.cost import LineCost, WorkOrderCosts, costs_of, learni
 from kitchener.errors import UnknownArtifact
 from kitchener.inspection.memory_views import LearnedView, learned_at, learned_view, line_text, where_it_speaks
 from kitchener.inspection.shown_text import UNREADABLE, one_line, short_time
-from kitchener.inspection.turns.turn_end import shown_reply
+from kitchener.inspection.turn_views.turn_end import shown_reply
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
 from kitchener.memory.reader import record_facts

@@ -14,7 +14,7 @@ from kitchener.cli.terminal.stop_signals import run_to_end
 from kitchener.context.fold.lifecycle import InvalidEvent
 from kitchener.errors import CallerError, NotOnRecord
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.recorded_session import RecordedSession, fold_entries, read_past
+from kitchener.inspection.turn_views.recorded_session import RecordedSession, fold_entries, read_past
 from kitchener.runtime.admin.operations import VoidedEntry, VoidEntries
 from kitchener.runtime.administration import administer
 

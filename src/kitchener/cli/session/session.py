@@ -18,10 +18,10 @@ from kitchener.errors import UnknownSession
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE, short_time
 from kitchener.inspection.spending import Spending, in_all, read_spending
-from kitchener.inspection.turns.answered_calls import read_answered_calls
-from kitchener.inspection.turns.turn_approvals import TurnApprovals, approvals_of
-from kitchener.inspection.turns.turn_breaks import break_text, read_breaks
-from kitchener.inspection.turns.turn_end import shown_reply
+from kitchener.inspection.turn_views.answered_calls import read_answered_calls
+from kitchener.inspection.turn_views.turn_approvals import TurnApprovals, approvals_of
+from kitchener.inspection.turn_views.turn_breaks import break_text, read_breaks
+from kitchener.inspection.turn_views.turn_end import shown_reply
 from kitchener.ledger import StoredEntry
 from kitchener.plain_names import counted
 from kitchener.records import events

@@ -8,7 +8,7 @@ from anyio.abc import TaskGroup
 
 from kitchener.actors.admission.admission import TurnLimiter
 from kitchener.actors.sessions.active_text import ActiveText
-from kitchener.actors.similarity.embeddings import Embeddings
+from kitchener.actors.similarity.embedding_comparer import EmbeddingComparer
 from kitchener.actors.turn.services import DegradedCall
 from kitchener.clock import Clock
 from kitchener.config import RuntimeConfig
@@ -101,7 +101,7 @@ class RuntimeComponents:
     sealer: Sealer | None
     signer: Signer | None
     content: ContentStore
-    embeddings: Embeddings | None
+    embeddings: EmbeddingComparer | None
     memories: Mapping[str, HO3Memory]
     """Agent class to its long-term memory. Classes without a memory are missing."""
     servers: McpServers

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 from kitchener.errors import NotOnRecord
 from kitchener.ids import session_of_turn
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
-from kitchener.inspection.turns.turn_reasons import diff_json, view_json
+from kitchener.inspection.turn_views.recorded_turn import TurnView, read_turn
+from kitchener.inspection.turn_views.turn_reasons import diff_json, view_json
 from kitchener.serve.access.counted_work import EXPLAINED_TURNS, length_of
 from kitchener.serve.access.guard import place_of
 from kitchener.serve.native.session_access import FoundSession, SessionAccess

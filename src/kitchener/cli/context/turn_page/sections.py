@@ -15,8 +15,8 @@ from kitchener.cli.context.why import doubts, nothing_lines
 from kitchener.context import Explanation, PlacedItem, Projection
 from kitchener.context.fold import items
 from kitchener.inspection.shown_text import UNREADABLE, short_time
-from kitchener.inspection.turns.turn_end import current, shown_reply
-from kitchener.inspection.turns.turn_reasons import visibility_changes
+from kitchener.inspection.turn_views.turn_end import current, shown_reply
+from kitchener.inspection.turn_views.turn_reasons import visibility_changes
 from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import IntentDeclaredPayload, IntentSupersededPayload, TurnCompletedPayload, payload_as

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from kitchener.errors import KitchenerError, LedgerError
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.recorded_turn import TurnView, read_turn
-from kitchener.inspection.turns.turn_end import current
+from kitchener.inspection.turn_views.recorded_turn import TurnView, read_turn
+from kitchener.inspection.turn_views.turn_end import current
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ToolCallPayload, ToolStartedPayload, payload_as

@@ -15,7 +15,7 @@ from kitchener.config import HO2Config
 from kitchener.context import ContextState, SourceEvent, estimator, fold, make_event
 from kitchener.errors import CallerError, NotOnRecord, UnknownSession
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.turn_end import current
+from kitchener.inspection.turn_views.turn_end import current
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import CommonPayload

@@ -64,7 +64,7 @@ class _VectorSearch:
         self.problem: EmbeddingProblem | None = None
 
 
-class Embeddings:
+class EmbeddingComparer:
     """Compares messages with earlier turns, for all agent classes of a runtime.
 
     Args:

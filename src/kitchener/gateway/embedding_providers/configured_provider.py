@@ -9,8 +9,8 @@ from kitchener.config import RuntimeConfig
 from kitchener.config.shown import address_problem
 from kitchener.errors import ConfigError
 from kitchener.errors.root import CONFIGURATION
-from kitchener.gateway.embeddings.hashing import HashingEmbeddings
-from kitchener.gateway.embeddings.static import open_static
+from kitchener.gateway.embedding_providers.hashing import HashingEmbeddings
+from kitchener.gateway.embedding_providers.static import open_static
 from kitchener.gateway.providers.factory import read_secret
 from kitchener.records.embedding import EmbeddingProvider
 
@@ -40,7 +40,7 @@ async def open_embeddings(
             raise ConfigError(CONFIGURATION, "embeddings.base_url", "", problem)
         secret = read_secret(settings.api_key, "embeddings.api_key")
         # Imported here because most runtimes need no client for it.
-        from kitchener.gateway.embeddings.remote import open_endpoint
+        from kitchener.gateway.embedding_providers.remote import open_endpoint
 
         async with open_endpoint(settings, secret) as endpoint:
             yield endpoint

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from kitchener.context import ProjectionLists
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.answered_calls import read_work
-from kitchener.inspection.turns.recorded_lists import RecordedLists
-from kitchener.inspection.turns.recorded_session import RecordedSession
+from kitchener.inspection.turn_views.answered_calls import read_work
+from kitchener.inspection.turn_views.recorded_lists import RecordedLists
+from kitchener.inspection.turn_views.recorded_session import RecordedSession
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import ProjectionPayload

@@ -6,7 +6,7 @@ from typing import Final
 from kitchener.context import Explanation, diff_projections
 from kitchener.context.projection.explanation import VisibilityChange
 from kitchener.errors import CallerError, NotOnRecord
-from kitchener.inspection.turns.recorded_turn import TurnView
+from kitchener.inspection.turn_views.recorded_turn import TurnView
 
 INEXACT: Final = "settings have changed since, or something cannot be read; what was shown is as recorded, sizes are today's"
 """What a projection says that could not be made again as it was."""

@@ -10,7 +10,7 @@ import pytest
 
 from kitchener.config import EmbeddingsConfig, RouterConfig, RuntimeConfig
 from kitchener.errors import ConfigError, ProviderError
-from kitchener.gateway.embeddings.factory import open_embeddings
+from kitchener.gateway.embedding_providers.configured_provider import open_embeddings
 from kitchener.records.embedding import EmbeddingProvider
 from tests.gateway.shared.fake_server import Answer, FakeServer, cut, error, fake_server, hang
 

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from kitchener.actors.sessions.recalled_results import newest_of_equal, read_result
 from kitchener.context import ContextState, Item, ToolResult, estimator, result_item
 from kitchener.inspection.ledger_files import LedgerPaths
-from kitchener.inspection.turns.recorded_session import RecordedSession
+from kitchener.inspection.turn_views.recorded_session import RecordedSession
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
 from kitchener.records.entries import TurnCompletedPayload, payload_as

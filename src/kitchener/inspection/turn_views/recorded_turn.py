@@ -34,14 +34,14 @@ from kitchener.ids import session_of_valid_turn
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.inspection.spending import Spending
-from kitchener.inspection.turns.answered_calls import AnsweredCall, read_answered_calls, spent_on
-from kitchener.inspection.turns.rebuilt_projection import rebuild
-from kitchener.inspection.turns.recorded_lists import RecordedLists
-from kitchener.inspection.turns.recorded_results import kept_results, read_results, result_items
-from kitchener.inspection.turns.recorded_session import RecordedSession, fold_shadow, read_past
-from kitchener.inspection.turns.turn_approvals import TurnApprovals, approvals_of
-from kitchener.inspection.turns.turn_breaks import read_turn_breaks
-from kitchener.inspection.turns.turn_end import NOT_ENDED, TurnEnd, end_of
+from kitchener.inspection.turn_views.answered_calls import AnsweredCall, read_answered_calls, spent_on
+from kitchener.inspection.turn_views.rebuilt_projection import rebuild
+from kitchener.inspection.turn_views.recorded_lists import RecordedLists
+from kitchener.inspection.turn_views.recorded_results import kept_results, read_results, result_items
+from kitchener.inspection.turn_views.recorded_session import RecordedSession, fold_shadow, read_past
+from kitchener.inspection.turn_views.turn_approvals import TurnApprovals, approvals_of
+from kitchener.inspection.turn_views.turn_breaks import read_turn_breaks
+from kitchener.inspection.turn_views.turn_end import NOT_ENDED, TurnEnd, end_of
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.memory.overlays import parse_overlay
