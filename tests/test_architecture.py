@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import inspect
+import itertools
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -170,12 +172,37 @@ class Parsed:
     types: list[str] = field(default_factory=list)
     """The classes and type aliases, without a leading underscore."""
     docstrings: list[str] = field(default_factory=list)
-    described: list[tuple[str, str, str]] = field(default_factory=list)
-    """Each class, function and attribute with a docstring: the name of its class, its own name and the docstring."""
+    described: list["Described"] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     """The names in the code."""
     unmarked_cuts: list[str] = field(default_factory=list)
     """The lines that quote the beginning of a value, without a sign that it was cut."""
+
+
+class Described(NamedTuple):
+    """A docstring of a class, a function, an attribute or a value of a module."""
+
+    owner: str
+    """The class around it; "": none."""
+    name: str
+    text: str
+    is_value: bool
+
+
+def described_in(body: list[ast.stmt], owner: str = "") -> Iterator[Described]:
+    """The docstrings in a class, a function or a module, and in what these define."""
+    for each in body:
+        if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if text := ast.get_docstring(each):
+                yield Described(owner, each.name, text, is_value=False)
+            yield from described_in(each.body, each.name if isinstance(each, ast.ClassDef) else owner)
+    for before, after in itertools.pairwise(body):
+        match before, after:
+            case (
+                ast.AnnAssign(target=target) | ast.Assign(targets=[target]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ) if isinstance(target, ast.Name | ast.Attribute):
+                yield Described(owner, getattr(target, "attr", getattr(target, "id", "")), text, is_value=True)
 
 
 NO_NODES = {int, str, type(None), ast.Load, ast.Store, ast.Del}
@@ -212,7 +239,8 @@ def is_looked_at(node: ast.AST) -> bool:
 @cache
 def parsed(path: Path) -> Parsed:
     """Cached, because several tests read all modules. A syntax tree is too large to be kept."""
-    found, tree = Parsed(), ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = Parsed(described=[*described_in(tree.body)])
     functions = (each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
     found.of_module = {name for name in functions if not name.startswith("_")}
     for node in filter(is_looked_at, nodes_of(tree)):
@@ -236,13 +264,7 @@ def parsed(path: Path) -> Parsed:
                 | ast.Call(func=ast.Name(id="repr"), args=[ast.Subscript(slice=ast.Slice())])
             ):
                 found.unmarked_cuts.append(f"{node.lineno}: {ast.unparse(node)}")
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.described.append(("", node.name, ast.get_docstring(node) or ""))
         if isinstance(node, ast.ClassDef):
-            for before, after in zip(node.body, node.body[1:], strict=False):
-                match before, after:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                        found.described.append((node.name, name, text))
             found.types.append(node.name.lstrip("_"))
             found.classes[node.name] = methods_of(node)
             found.bases[node.name] = [ast.unparse(each).partition("[")[0].rpartition(".")[2] for each in node.bases]
@@ -413,23 +435,35 @@ def test_a_quoted_value_that_was_cut_says_so() -> None:
     assert found == []
 
 
-WITHOUT_MEANING = "a an the of to in on for with by from its this that it is are and or as one each return"
+LITTLE_WORDS = "a an the of to in on for with by from its this that it s is are and or as one each return"
+WITHOUT_MEANING = (
+    f"{LITTLE_WORDS} all anything both everything here only there whole json type field fields line list name number object"
+    " thing value ho1 ho1m ho2 ho2m ho3 ho3m"
+)
+"""Words that tell nothing about what has the docstring: its type, or the tier whose code it is."""
 ENDINGS = re.compile("(?:ed|es|s|d|e|ing|ion)$")
 
 
 def words(text: str) -> frozenset[str]:
     """The words of a name or a sentence without their endings. Numbers count, and code counts as it stands."""
     code, spaced = re.findall("`[^`]*`", text), re.sub("(?<=[a-z])(?=[A-Z])", " ", re.sub("`[^`]*`|_", " ", text)).lower()
-    return frozenset({ENDINGS.sub("", each) for each in re.findall("[a-z]+|[0-9]+", spaced)} | {*code})
+    found = {ENDINGS.sub("", each) for each in re.findall("ho[123]m?|[a-z]+|[0-9]+", spaced)} - {""}
+    return frozenset(found | {*code})
+
+
+def new_words(described: Described) -> frozenset[str]:
+    """The words of a docstring that are not in its name. `[ledger]` is not new for a field `ledger`."""
+    known = words(described.name) | words(described.owner) | words(WITHOUT_MEANING)
+    return frozenset(each for each in words(described.text) - known if each[0] != "`" or words(each.strip("`")) - known)
 
 
 def test_no_docstring_only_repeats_the_name() -> None:
-    """It says what the name does not, such as a unit, a bound or an error; else an attribute needs none."""
+    """It says what the name does not, such as a unit, a bound or an error; else none is needed."""
     found = [
-        f"{relative(path)}: {name}: {text}"
+        f"{relative(path)}: {each.owner} {each.name}: {each.text}"
         for path in SOURCES
-        for owner, name, text in parsed(path).described
-        if text and not words(text) - words(name) - words(owner) - words(WITHOUT_MEANING)
+        for each in parsed(path).described
+        if not new_words(each)
     ]
     assert found == []
 
@@ -437,10 +471,10 @@ def test_no_docstring_only_repeats_the_name() -> None:
 def test_no_docstring_is_a_single_word() -> None:
     """ "The sums.", "None." or "The reply." leaves a reader with the question of what it means. A term in code is enough."""
     found = [
-        f"{relative(path)}: {name}: {text}"
+        f"{relative(path)}: {each.name}: {each.text}"
         for path in SOURCES
-        for _, name, text in parsed(path).described
-        if text and "`" not in text and len(words(text) - words(WITHOUT_MEANING)) < 2
+        for each in parsed(path).described
+        if "`" not in each.text and len(words(each.text) - words(LITTLE_WORDS)) < 2
     ]
     assert found == []
 
@@ -448,10 +482,10 @@ def test_no_docstring_is_a_single_word() -> None:
 def test_no_docstring_of_a_class_or_function_is_only_a_name_in_backticks() -> None:
     """ "`INTENT_CLOSED`" says which entry a payload belongs to, and not what the entry records."""
     found = [
-        f"{relative(path)}: {name}: {text}"
+        f"{relative(path)}: {each.name}: {each.text}"
         for path in SOURCES
-        for owner, name, text in parsed(path).described
-        if not owner and re.fullmatch(r"`[^`]*`\.?", text)
+        for each in parsed(path).described
+        if not each.is_value and re.fullmatch(r"`[^`]*`\.?", each.text)
     ]
     assert found == []
 

@@ -74,7 +74,7 @@ DERIVED: Final = ("consolidation_backoff_s",)
 """Values that were settings and now follow from one. They stay on record and in the identity, which is thus as it was."""
 
 MAX_IDENTITIES: Final = 64
-"""Most identities that a process caches, so that another runtime or a replay with the same settings opens faster."""
+"""Most identities that a process caches. Another runtime or replay with the same settings need not compute its own."""
 
 _UNSEEN: Final = frozenset(("annotation", "returns", "type_comment", "type_params", "ctx", "kind"))
 """Fields of a syntax tree that do not affect what the code decides."""

@@ -225,7 +225,6 @@ class RerouteReport:
         self.calls.append(found)
 
     def as_json(self, *, only_changed: bool) -> dict[str, object]:
-        """Everything, as JSON types."""
         return {
             "agent_class": self.agent_class,
             "session_id": self.session_id,

@@ -234,7 +234,6 @@ class ToolsConfig(Settings):
     """Calls of callers' tools of one session that may wait for their outputs. A further one is refused, and the model is
     told."""
     approval: ApprovalConfig = Field(default_factory=ApprovalConfig)
-    """`[agents.<class>.approval]`"""
 
 
 class SessionConfig(Settings):
@@ -417,24 +416,16 @@ class RuntimeConfig(Settings):
     """Directory of all ledgers and their indexes. A relative path starts at the file's directory, without a file at the current
     one."""
     ledger: LedgerConfig = Field(default_factory=LedgerConfig)
-    """`[ledger]`"""
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
-    """`[limits]`"""
     admin: AdminConfig = Field(default_factory=AdminConfig)
-    """`[admin]`"""
     memory: HO3MemoryConfig = Field(default_factory=HO3MemoryConfig)
-    """`[memory]`"""
     embeddings: EmbeddingsConfig = Field(default_factory=EmbeddingsConfig)
-    """`[embeddings]`"""
     mcp: dict[McpLabel, McpServerConfig] = Field(default_factory=dict)
     """`[mcp.<label>]`: MCP servers, whose tools the setting `tools` of a class names. Where no class has a table, every class
     has the tools of all servers."""
     spending: SpendingConfig = Field(default_factory=SpendingConfig)
-    """`[spending]`"""
     serve: ServeConfig = Field(default_factory=ServeConfig)
-    """`[serve]`"""
     telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig)
-    """`[telemetry]`"""
     router: RouterConfig = Field(default_factory=RouterConfig)
     """`[router]`, or `router = {file = "router_config.json"}`."""
     agents: dict[str, HO2Config] = Field(default_factory=dict)

@@ -31,7 +31,6 @@ class SignalView:
     gate: GateResult
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         total, gate = self.total, self.gate
         return {
             "signal_id": self.signal_id,
@@ -87,7 +86,6 @@ class LearnedView:
     """What decay has left of it."""
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         overlay = self.overlay
         return {
             **{name: getattr(overlay, name) for name in ("artifact_id", "overlay_id", "signal_id")},

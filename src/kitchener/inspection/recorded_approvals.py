@@ -36,7 +36,6 @@ async def read_requests(paths: LedgerPaths, agent_class: str, session_id: str | 
 
 
 def arguments_text(each: ApprovalInfo) -> str:
-    """The arguments, as JSON."""
     return orjson.dumps(_shown(each.request["arguments"])).decode()
 
 

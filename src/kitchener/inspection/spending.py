@@ -70,7 +70,6 @@ class Spending:
         self.nested_turns += other.nested_turns
 
     def as_json(self) -> dict[str, object]:
-        """All of it, as JSON types."""
         return {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
@@ -83,7 +82,7 @@ class Spending:
         }
 
     def text(self) -> str:
-        """All of it, on one line."""
+        """Tokens, calls and cost on one line, for a reader."""
         used: CostSummary = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,

@@ -32,7 +32,7 @@ class ReadableLedger(Protocol):
 
     @property
     def ledger_id(self) -> str:
-        """The ledger's name."""
+        """The name by which references find the ledger, such as `HO2M:ADMIN`."""
         ...
 
     @property

@@ -243,7 +243,7 @@ class SignalOperations(OverlayOperations):
 
     async def read_again(self, namespace: str) -> None:
         """Evicts a namespace from memory after something else wrote entries about it to these ledgers."""
-        # The pin lasts while one entry is written. Polling is cheaper than an event that every turn would have to set.
+        # The pin lasts while one entry is written. Polled, because every turn would have to set an event.
         while (await self._subjects.get(namespace)).pins:  # noqa: ASYNC110
             await anyio.sleep(_PAUSE_S)
         self._subjects.drop(namespace)

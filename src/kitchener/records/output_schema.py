@@ -37,7 +37,7 @@ class OutputSchema:
     hash: str
     """`sha256:` of the text as UTF-8."""
     schema: Mapping[str, object]
-    """The JSON schema."""
+    """`text`, parsed."""
     read: Callable[[Mapping[str, object]], object] = _as_it_is
     """Returns what the caller gets for an object of the schema; raises ValueError if the model's own checks refuse it."""
 

@@ -122,7 +122,6 @@ class TurnError:
     """The work order that failed; None: no single one did."""
 
     def as_mapping(self) -> TurnErrorMapping:
-        """This error as a JSON object."""
         return {"kind": self.kind, "message": self.message, "wo_id": self.wo_id}
 
 

@@ -142,7 +142,6 @@ class Cost(_Replaceable):
     llm_calls: int = 0
     """Model calls with an answer."""
     tool_calls: int = 0
-    """Number of tool calls."""
     tool_ids_used: tuple[str, ...] = ()
     """The tool id of each call, in order."""
     elapsed_ms: int = 0

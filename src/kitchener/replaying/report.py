@@ -39,7 +39,7 @@ class ReplayDivergence:
     recorded: object
     """The recorded value as JSON types; None: nothing is recorded."""
     recomputed: object
-    """The value of the replay."""
+    """What the replay computed for the field, as JSON types; None: nothing."""
     stems_from: str
     """Where the value comes from, and what probably changed."""
     entry_type: str
@@ -50,7 +50,6 @@ class ReplayDivergence:
     """The recorded entry; None: there is none."""
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         return asdict(self)
 
     def text(self) -> str:
@@ -137,7 +136,6 @@ class ReplayReport:
         return self.session_id.startswith("CONS-")
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         policy = self.policy
         return {
             "session_id": self.session_id,

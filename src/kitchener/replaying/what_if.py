@@ -94,7 +94,6 @@ class WhatIfReport:
         return bool(self.turns)
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         return {
             "session_id": self.session_id,
             "agent_class": self.agent_class,

@@ -70,7 +70,6 @@ class ErasureReport:
     """Number of images and files that this call removed; 0 if an interrupted erasure had removed them."""
 
     def as_json(self) -> dict[str, object]:
-        """All fields as JSON types."""
         return asdict(self)
 
 

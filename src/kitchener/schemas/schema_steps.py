@@ -55,8 +55,7 @@ def steps(
         schema: the schema, which stands by itself
         value: a JSON value
         own_steps: further steps of a pair itself, without what is below it; None: there are none
-        most_pairs: pairs, each entered and left, after which counting ends with `UNCOUNTED`, since checking is faster;
-            None: it never ends
+        most_pairs: pairs, each entered and left, after which counting ends with `UNCOUNTED`; None: it never ends
     """
     known: dict[tuple[int, int], int] = {}
     positions: dict[int, dict[str, int]] = {}

@@ -77,7 +77,7 @@ class KeyFiles:
         self._has_finished_left = False
 
     def path(self, digest: str) -> str:
-        """The name of a key."""
+        """The file of a subject's key."""
         return f"{self._prefix}{digest}.key"
 
     def find(self, digest: str) -> StoredKey | Vacancy | None:

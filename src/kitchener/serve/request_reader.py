@@ -83,7 +83,6 @@ class RequestReader(HttpToolsProtocol):
             self._read(data)
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         if not self.is_in_body:
             self.is_in_head = True
             super().on_message_begin()

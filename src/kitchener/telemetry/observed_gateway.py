@@ -35,7 +35,6 @@ class ObservedGateway(LLMGateway):
         super().__init__(config, providers, limits=limits)
 
     async def attempt(self, attempts: Attempts) -> PromptResponse | BaseException:
-        """As `LLMGateway.attempt`."""
         planned, request, tracing = attempts.planned, attempts.request, self._tracing
         if planned.target.provider_id == RULES_PROVIDER:
             return await super().attempt(attempts)

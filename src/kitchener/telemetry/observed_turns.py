@@ -45,7 +45,6 @@ class ObservedRunner(TurnRunner):
     async def run(
         self, session: SessionManager, queue: SessionQueue, message: str, call: TurnCall, listener: UpdateListener | None
     ) -> TurnOutcome:
-        """As `TurnRunner.run`."""
         known: dict[str, AttributeValue] = {
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT_NAME: self._agent_class,
@@ -91,7 +90,6 @@ class ObservedTools(ToolRegistry):
         self.tracing = tracing
 
     async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
-        """As `ToolRegistry.run`."""
         found = self._tools.get(tool_id)
         kind = "extension" if found is not None and found.source.startswith("mcp:") else "function"
         labels: dict[str, AttributeValue] = {names.TOOL_NAME: tool_id, names.TOOL_TYPE: kind}
@@ -119,7 +117,6 @@ class ObservedMemory(TurnMemory):
     async def recall(
         self, subject_id: str, labels: Mapping[str, str], turn_ts: str, positions: Mapping[str, int]
     ) -> Sequence[Overlay]:
-        """As `TurnMemory.recall`."""
         known: dict[str, AttributeValue] = {
             names.OPERATION: names.SEARCH_MEMORY,
             names.AGENT_NAME: self.agent_class,
@@ -141,7 +138,6 @@ class ObservedConsolidator(Consolidator):
         self._tracing = tracing
 
     async def learn(self, case: Case, number: int) -> WorkOrder:
-        """As `Consolidator.learn`."""
         known: dict[str, AttributeValue] = {
             names.OPERATION: names.UPSERT_MEMORY,
             names.AGENT_NAME: self._agent_class,

@@ -18,16 +18,15 @@ from kitchener.memory.timestamps import HOUR_US
 
 @dataclass(frozen=True, slots=True, order=True)
 class GateSetting:
-    """The thresholds of the gate that a sweep varies. Settings sort by these fields, in this order."""
+    """The thresholds of the gate that a sweep varies, and by which settings sort, in this order.
+
+    They are `gate_count_threshold`, `gate_session_threshold`, `gate_window_hours` and `decay_half_life_hours` of `[memory]`.
+    """
 
     count: int
-    """`gate_count_threshold`"""
     sessions: int
-    """`gate_session_threshold`"""
     window_hours: int
-    """`gate_window_hours`"""
     half_life_hours: float
-    """`decay_half_life_hours`"""
 
     @classmethod
     def of(cls, config: HO3MemoryConfig) -> "GateSetting":
@@ -110,7 +109,6 @@ class Spread(NamedTuple):
         return cls(ranked[(len(ranked) - 1) // 2], ranked[-(-9 * len(ranked) // 10) - 1]) if ranked else None
 
     def as_json(self) -> dict[str, float]:
-        """Both by name."""
         return self._asdict()
 
 
@@ -144,7 +142,6 @@ class GateOutcome:
         return self.learned + self.renewals + self.flips
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         soon = {"events": self.events, "turns": self.turns, "hours": self.hours}
         return {
             **asdict(self.setting),

@@ -66,7 +66,6 @@ class MemoryChange:
             yield from (f"{sign} {item}" for item in mine.items if item not in other.items and not item.startswith(_LEARNED))
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         overlay = self.overlay
         return {
             "entry": self._entry_json(),
@@ -106,7 +105,6 @@ class BisectReport:
     """Whether the repeated turn is shown exactly what is on record; False: settings have changed since."""
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         return {
             **asdict(self.question),
             "turn_id": self.turn_id,

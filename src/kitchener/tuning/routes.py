@@ -126,7 +126,6 @@ class Rerouted:
         return self.recorded.is_elsewhere(self.other)
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         return {
             **{name: getattr(self.call, name) for name in ("session_id", "turn_id", "wo_id", "wo_type", "call")},
             "changed": self.is_changed,
@@ -304,7 +303,6 @@ class RoutePair:
             self.other_cost += found.other_cost
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         names = ("provider_id", "model_id", "route_reason", "state")
         sides = (("recorded", self.recorded), ("other", self.other))
         return {

@@ -148,7 +148,7 @@ class SessionThread:
 
 
 def _chars_of(facts: Facts) -> int:
-    """Returns the characters of the texts in an event's facts. The first three kinds, those of every turn, are counted fast."""
+    """Returns the number of characters in an event's facts. The first three kinds come first, because every turn has them."""
     if isinstance(facts, Asked):
         return len(facts.message or "") + len(facts.speaker or "")
     if isinstance(facts, Answered):

@@ -29,7 +29,7 @@ from kitchener.schemas.json_schema import JsonSchema
 MAX_ASKED_SCHEMAS: Final = 64
 """Most contracts with a caller's schema that are cached for one contract."""
 MAX_COMPILED_FILES: Final = 64
-"""Most packs, and most contracts, that a process caches compiled, so that another runtime or a replay opens faster."""
+"""Most packs, and most contracts, that a process caches compiled. Another runtime or replay need not compile them again."""
 _OF_CALLER: Final = "the schema of `output`"
 Placed = tuple[object, str]
 """A value of a prompt, and its text in the prompt."""

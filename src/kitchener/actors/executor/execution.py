@@ -110,7 +110,6 @@ class Execution:
     reply: ReplyStream | None
     """Receives the streamed reply; None: the turn is not streamed."""
     ledger: Ledger
-    """HO1's ledger."""
     deadline: float
     """On the event loop's clock, seconds."""
     makes_reply: bool

@@ -95,7 +95,6 @@ class SessionManager:
         self.state: SessionState = state
         self._authority = authority
         self.session_id: SessionId = state.session_id
-        """The session's id."""
         self.subject_id: SubjectId = state.subject_id
         """The subject of the conversation."""
         self._base: CommonPayload = {"session_id": self.session_id, "subject_id": self.subject_id, "v": VERSION}

@@ -100,7 +100,7 @@ class OpenTurn:
     turn_id: TurnId
     user_message: str
     work_orders: dict[str, str] = field(default_factory=dict)
-    """Types of the open work orders, by id."""
+    """Id of each work order that has not ended, and its type."""
     speaker: str | None = None
     """The name of the person who said the message; None: the subject."""
     resumed: tuple[str, DeferredWork] | None = None

@@ -45,7 +45,7 @@ from kitchener.records.ref import Ref
 from kitchener.records.turn import TurnError
 
 _INDEXED_AT_ONCE: Final = 64
-"""Most turns that are indexed at a time, before other tasks run; each takes 0.1 to 0.2 ms."""
+"""Most turns that are indexed at a time, before other tasks run."""
 _OFFERED: Final = 2
 """Budget times this: most tokens of offered matches from other turns. Shorter ones fill the room that longer ones leave."""
 

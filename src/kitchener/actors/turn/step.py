@@ -27,7 +27,6 @@ class TurnStep(NamedTuple):
 
     wo_type: WorkOrderType
     input_context: Mapping[str, object]
-    """The input, as JSON types."""
     constraints: Constraints
     """The limits, without the time and the tokens that the turn has left."""
     prior_results: Sequence[Mapping[str, object]] = ()

@@ -250,7 +250,6 @@ def summarize(chain: Iterable[WorkOrder]) -> tuple[WorkOrderSummary, ...]:
 
 
 def cost_mapping(cost: Cost) -> CostMapping:
-    """A cost as JSON types."""
     found: CostMapping = {
         "input_tokens": cost.input_tokens,
         "output_tokens": cost.output_tokens,

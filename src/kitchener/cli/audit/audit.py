@@ -116,7 +116,6 @@ class LeakReport:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         return {
             "ok": not self.leaks,
             "ledgers": self.ledgers,

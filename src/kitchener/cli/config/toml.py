@@ -13,7 +13,6 @@ _NONE = re.compile(r"\bNone\b")
 
 
 def toml_value(value: object) -> str:
-    """One value on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

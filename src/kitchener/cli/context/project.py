@@ -116,7 +116,6 @@ class ProjectionPreview:
 
 
 def flag_json(flag: Flag) -> dict[str, object]:
-    """A flag as JSON types."""
     return {
         "kind": flag.kind,
         "detail": flag.detail,

@@ -317,7 +317,6 @@ class _Progress:
             say_instead(f"verifying {percent:>3} %  {self._name}")
 
     def clear(self) -> None:
-        """Clears the line."""
         if self._percent >= 0:
             say_instead("")
 

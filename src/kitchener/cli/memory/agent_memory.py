@@ -37,7 +37,6 @@ class SubjectCounts:
     artifact_ids: set[str] = field(default_factory=set)
 
     def as_json(self) -> dict[str, str | int]:
-        """The counts by name."""
         counts = {"signals": len(self.signal_ids), "events": self.events, "learned": len(self.artifact_ids)}
         return {"subject_id": self.subject_id, **counts}
 

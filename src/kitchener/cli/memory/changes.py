@@ -26,7 +26,6 @@ class WithdrawnLine:
     shown_in: list[TurnText]
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         return {
             "artifact_id": self.overlay.artifact_id,
             "overlay_id": self.overlay.overlay_id,
@@ -60,7 +59,6 @@ class OperatorDecision:
     withdrawn: list[WithdrawnLine] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         return {
             "agent_class": self.agent_class,
             "subject_id": self.subject_id,

@@ -52,7 +52,6 @@ class LineCost:
         return self.line_tokens * self.calls
 
     def as_json(self) -> dict[str, int]:
-        """All figures by name."""
         return {**asdict(self), "tokens_shown": self.tokens_shown}
 
     def line(self) -> str:
@@ -183,7 +182,6 @@ class CostRow(NamedTuple):
     cost: LineCost
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         facts = {"artifact_id": self.overlay.key, "subject_id": self.subject_id, "state": self.state, "line": self.overlay.line}
         return {**facts, **self.cost.as_json()}
 
@@ -216,7 +214,6 @@ class CostTable:
         return {name: sum(getattr(row.cost, name) for row in self.rows) for name in names}
 
     def as_json(self) -> Mapping[str, object]:
-        """Everything, as JSON types."""
         lines = [row.as_json() for row in self.rows]
         fruitless = self.fruitless._asdict()
         return {"agent_class": self.agent_class, "lines": lines, "totals": self.totals(), "without_result": fruitless}

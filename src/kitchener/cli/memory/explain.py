@@ -55,7 +55,6 @@ class TurnText:
     response: SealedText | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         return {**asdict(self), "message": opened(self.message), "response": opened(self.response)}
 
     def said(self) -> list[str]:
@@ -128,7 +127,6 @@ class ArtifactExplanation:
     """The cost of learning and showing it."""
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         overlay, gate = self.learned.overlay, self.gate
         return {
             **self.learned.as_json(),

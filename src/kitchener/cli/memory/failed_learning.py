@@ -30,7 +30,6 @@ class FailedLearning:
     """What went wrong in the newest attempt, in words."""
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         return asdict(self)
 
     def line(self, signal_id: str) -> str:

@@ -141,7 +141,6 @@ class Sweep:
         self.outcomes = outcomes
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         current = GateSetting.of(self.config)
         return {
             "subject_id": self.subject_id,

@@ -327,7 +327,6 @@ class _History:
         known["cost"] = payload_as(WorkOrderCompletedPayload, payload).get("cost", known["cost"])
 
     def as_json(self) -> dict[str, object]:
-        """Everything, as JSON types."""
         start = self.start
         return {
             "session_id": self.session_id,

@@ -47,7 +47,7 @@ class FoundTurn(TypedDict):
 
 
 class SessionRow(TypedDict):
-    """One session of the list."""
+    """A session as `session list` prints it, with what its search found."""
 
     session_id: str
     agent_class: str

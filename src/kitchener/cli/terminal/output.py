@@ -227,9 +227,7 @@ def _cell(value: object) -> str:
 class CommandOutput(Protocol):
     """One finding of a command."""
 
-    def as_json(self) -> Mapping[str, object]:
-        """Everything, as JSON types."""
-        ...
+    def as_json(self) -> Mapping[str, object]: ...
 
     def lines(self) -> Iterable[str]:
         """The finding as lines of text."""

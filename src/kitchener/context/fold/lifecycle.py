@@ -29,7 +29,7 @@ class IntentRecord:
     def __init__(self, event: SourceEvent, facts: ev.Declared) -> None:
         self.intent_id = event.entity_id
         self.declared = event
-        """The `INTENT_DECLARED`."""
+        """The event `INTENT_DECLARED` with which the intent began."""
         self.facts = facts
         """The facts of the declaration."""
         self.last = event

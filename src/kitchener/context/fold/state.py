@@ -319,7 +319,6 @@ class ContextState:
 
     @property
     def work_orders(self) -> Mapping[str, WorkOrderRecord]:
-        """All work orders, by id."""
         return self._settled().work_orders
 
     @property

@@ -39,7 +39,7 @@ _TIMED = frozenset(
 )
 # A capital inside a sentence, or a quoted title.
 _NAME = re.compile(r"(?:(?<=[\w,;] )[A-ZÀ-ÖØ-ÞΑ-ΩА-Я]|(?<=[\"“«])[A-ZÀ-ÖØ-ÞΑ-ΩА-Я])\w{2,}")
-# The regular expression is the most expensive step, so it runs only if the text has one of these words.
+# Without one of these words, the regular expression cannot match and does not run.
 _MAY_STAND = frozenset(("always", "never", "prefer", "usually", "now", "forward", "mind", "future", "hate", "avoid", "stand"))
 _MAY_DIRECT = _MAY_STAND | {"remember", "only"}
 _DIRECTIVE = re.compile(

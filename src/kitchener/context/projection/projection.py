@@ -42,7 +42,7 @@ NOT_ADMITTED: Final[SuppressReason] = "LOW_URGENCY"
 
 
 class Projection(NamedTuple):
-    """A decision about one turn's context. It shares its items with the session's state, so it is cheap to keep."""
+    """A decision about one turn's context. It shares its items with the session's state."""
 
     intent_id: str | None
     """The active intent; None: the turn has none."""

@@ -13,7 +13,6 @@ INEXACT: Final = "settings have changed since, or something cannot be read; what
 
 
 def explanation_json(found: Explanation) -> dict[str, object]:
-    """An explanation as JSON types."""
     return {
         "entity_id": found.entity_id,
         "verdict": found.verdict,

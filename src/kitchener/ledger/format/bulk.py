@@ -71,7 +71,7 @@ class VerifiedEnvelopes(NamedTuple):
     stops: Sequence[int]
     """Offset of each line's LF in the block."""
     ends: Sequence[tuple[int, str, int]]
-    """As in `VerifiedLines`."""
+    """For each commit that ends in the run, the three values that `VerifiedLines` has."""
     hashes: Sequence[str]
     """The entry hash of each line, hex digits."""
     chain: str

@@ -268,7 +268,7 @@ def chain_hash(previous: str, ledger_id: str, seq: int, entry_id: str, entry_has
 
 
 class RenderedCommit(NamedTuple):
-    """The lines of one commit."""
+    """One commit as bytes to write, with the chain hash that the next commit continues."""
 
     data: bytes
     """All of them, each with its LF."""

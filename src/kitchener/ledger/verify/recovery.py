@@ -37,7 +37,6 @@ class Recovered:
     offset: int
     """Offset in the file where it was cut, bytes."""
     cut_bytes: int
-    """Number of bytes cut."""
     kept_as: str | None
     """The file that holds the cut bytes; None: they could not be kept, e.g. on a full disk."""
     reason: str

@@ -31,7 +31,7 @@ _LONGEST_TAIL = 262_144
 """Most entries whose positions are kept in memory while the index cannot be written; they take some 20 MiB."""
 _RETRY_ENTRIES = 1_024
 _SCANNED_ENTRIES = 64
-"""Up to this many entries, a reader beside the writer scans the file as fast as it queries the index."""
+"""Up to this many flushed entries stay out of the index, and a reader beside the writer scans the file for them."""
 _COMMIT_ENTRIES = 8_192
 _COMMIT_BYTES = 16 << 20
 """The largest commit. A longer queue becomes several commits, each durable before the next; joined entries stay joined."""

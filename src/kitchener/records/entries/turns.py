@@ -49,7 +49,7 @@ class WorkOrderSummary(TypedDict):
 
 
 class TurnErrorMapping(TypedDict):
-    """A `TurnError` as a JSON object."""
+    """How entries record the error of a turn."""
 
     kind: TurnErrorKind
     message: str
@@ -57,7 +57,7 @@ class TurnErrorMapping(TypedDict):
 
 
 class ClientCallMapping(TypedDict):
-    """A `ClientCall` as a JSON object."""
+    """How entries record a call that the caller runs."""
 
     call_id: str
     name: str
@@ -136,7 +136,7 @@ class TurnRejectedPayload(CommonPayload):
 
 
 class TurnResultPayload(CommonPayload):
-    """A `TurnResult` as JSON types."""
+    """What `TURN_COMPLETED` records of the result that the caller got."""
 
     response: SealedText
     wo_chain_summary: list[WorkOrderSummary]

@@ -34,7 +34,7 @@ class NestedCost(TypedDict):
 
 
 class CostMapping(TypedDict):
-    """A `Cost` as a JSON object."""
+    """How entries record what was used."""
 
     input_tokens: int
     output_tokens: int
@@ -49,7 +49,7 @@ class CostMapping(TypedDict):
 
 
 class WorkOrderErrorMapping(TypedDict):
-    """A `WorkOrderError` as a JSON object."""
+    """How entries record why a work order failed."""
 
     reason: FailureReason
     detail: str
@@ -150,7 +150,7 @@ class WorkOrderCompletedPayload(CommonPayload):
 
 
 class WorkOrderFailedPayload(CommonPayload):
-    """`WO_FAILED` in HO2m"""
+    """`WO_FAILED` in HO2m: a work order failed, for a reason and at a cost."""
 
     wo_id: NotRequired[str]
     reason: FailureReason

@@ -51,7 +51,6 @@ class ClientCall:
     """As the model gave them. They fit the schema of the tool."""
 
     def as_mapping(self) -> ClientCallMapping:
-        """This call as a JSON object."""
         return {"call_id": self.call_id, "name": self.name, "arguments": dict(self.arguments)}
 
 

@@ -44,7 +44,6 @@ class ToolTraits:
     """Its results may be followed as if the user had written them; False: they are data of strangers."""
 
     def as_mapping(self) -> ToolTraitsMapping:
-        """The traits as a JSON object."""
         return {
             "read_only": self.read_only,
             "destructive": self.destructive,

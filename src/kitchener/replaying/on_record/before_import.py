@@ -63,7 +63,6 @@ class _ImportedReader(LedgerReader):
 
     @property
     def ledger_id(self) -> str:
-        """The ledger's name."""
         return self._id
 
     @property

@@ -87,7 +87,7 @@ class Operation(BaseModel, Generic[R]):
     op: ClassVar[str]
     """The operation's name in a request."""
     result: ClassVar[TypeAdapter[Any]]
-    """The type of its result."""
+    """Converts what the operation returns to JSON types and back."""
     is_read_only: ClassVar[bool] = False
     """Whether it may run in parallel with others, because it changes nothing."""
     is_turn: ClassVar[bool] = False

@@ -58,7 +58,6 @@ class SpokenConversation(NamedTuple):
     messages: tuple[SpokenMessage, ...]
 
     def as_json(self) -> Json:
-        """Everything, as JSON types."""
         return {"session": self.name, "title": self.title, "messages": [list(each) for each in self.messages]}
 
 
@@ -226,5 +225,4 @@ class _Open:
         self.messages: list[SpokenMessage] = []
 
     def conversation(self) -> SpokenConversation:
-        """The whole conversation."""
         return SpokenConversation(self.name, self.title, tuple(self.messages))

@@ -63,7 +63,6 @@ class ConversationsImport:
     """In the order of the file."""
 
     def as_json(self) -> dict[str, object]:
-        """All fields as JSON types."""
         return asdict(self)
 
 

@@ -71,7 +71,6 @@ class SessionExport:
     """Whether every ledger's head is signed, so that the folder proves who signed it."""
 
     def as_json(self) -> dict[str, object]:
-        """All fields as JSON types."""
         return asdict(self)
 
 

@@ -61,7 +61,6 @@ class SessionImport:
     """Whether every ledger's head in the folder is signed."""
 
     def as_json(self) -> dict[str, object]:
-        """All fields as JSON types."""
         return asdict(self)
 
 

@@ -25,7 +25,7 @@ _TITLE_CHARS: Final = 80
 
 
 class NewSession(DescribedModel):
-    """The fields of a new session."""
+    """What a client says about a session as it begins one."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 

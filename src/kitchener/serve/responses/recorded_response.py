@@ -58,7 +58,6 @@ class RecordedResponse(NamedTuple):
         return "in_progress" if self.aborted is None else _STATUSES.get(self.aborted, "failed")
 
     def response(self) -> dict[str, object]:
-        """The response as a JSON object."""
         if self.result is None:
             error = self.aborted and (STOPPED if self.status == "cancelled" else f"the turn was aborted: {self.aborted}")
             return self.head.response(self.status, error=error)

@@ -173,7 +173,6 @@ def requests_for(
 
 
 def question_mapping(question: ToolQuestion) -> QuestionMapping:
-    """A question as a JSON object."""
     found: QuestionMapping = {"message": question.message, "reason": question.reason}
     if question.response_schema is not None:
         found["response_schema"] = dict(question.response_schema)

@@ -34,7 +34,6 @@ def write_page(page: TurnPage, path: Path) -> int:
 
 
 def page_html(page: TurnPage) -> str:
-    """The whole page."""
     return _template().render(sections_of(page))
 
 

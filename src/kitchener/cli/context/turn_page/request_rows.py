@@ -40,7 +40,7 @@ class Piece(NamedTuple):
     same_as: str
     """The id of the piece that shows this text; "": this one shows it."""
     same_words: str
-    """The name of that piece."""
+    """What a reader is told to look at instead, such as `request 1, part 2`."""
 
 
 class RequestRow(NamedTuple):
