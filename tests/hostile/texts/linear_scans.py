@@ -542,7 +542,7 @@ SCANS: Final[Mapping[str, tuple[Scan, ...]]] = {
         Scan("a damaged line", lambda text: chain.read_line(_LINE + text.encode("utf-8", "replace"), "L", None, None)),
         Scan("a stamp", lambda text: verifier.is_moment(text.encode("utf-8", "replace"))),
         Scan("a bundle", _as_file(".json", proof_check.verify_bundle)),
-        Scan("a part of a session", lambda text: proof_check.read_part(text.encode("utf-8", "replace"))),
+        Scan("a section of a session", lambda text: proof_check.read_section(text.encode("utf-8", "replace"))),
         Scan("a head", lambda text: checkpoint.read_head({"ledger_id": "L", "seq": 1, "chain_hash": text, "timestamp": text})),
         Scan("the sources of a session", _sources, FRAMES[:1]),
         Scan("a public key", signing.is_public_key),

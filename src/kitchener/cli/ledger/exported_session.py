@@ -9,7 +9,7 @@ from pathlib import Path
 from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.errors import FolderDamaged
-from kitchener.ledger.bundles.bundle_check import VerifiedPart
+from kitchener.ledger.bundles.bundle_check import VerifiedSection
 from kitchener.runtime.portable.folder import SessionFolder, read_folder
 
 
@@ -31,16 +31,16 @@ def verify_folder(path: Path, public_key: str | None, *, is_json: bool) -> int:
         f"ok       {path}: {folder.count:,} entries of session {manifest.session_id} of {manifest.subject_id!r}"
         f" ({manifest.agent_class}), {manifest.turns:,} completed turns, exported {manifest.exported_at}"
     )
-    for part in folder.parts.values():
-        print_text(f"         {part.ledger_id}: {len(part.lines):,} entries; {_vouched(part)}")
+    for section in folder.sections.values():
+        print_text(f"         {section.ledger_id}: {len(section.lines):,} entries; {_vouched(section)}")
     if folder.key_file is not None:
         print_text(f"         the key of {manifest.subject_id!r} is in it: anybody with the folder can read all that they said")
     return OK
 
 
-def _vouched(part: VerifiedPart) -> str:
-    head = f"up to entry {part.seq:,}, head {part.chain_hash}"
-    return f"{head}, signed by {part.signer}" if part.signer is not None else f"{head}, NOT signed"
+def _vouched(section: VerifiedSection) -> str:
+    head = f"up to entry {section.seq:,}, head {section.chain_hash}"
+    return f"{head}, signed by {section.signer}" if section.signer is not None else f"{head}, NOT signed"
 
 
 def _as_json(path: Path, folder: SessionFolder) -> Mapping[str, object]:
@@ -57,9 +57,14 @@ def _as_json(path: Path, folder: SessionFolder) -> Mapping[str, object]:
         "signed": folder.is_signed,
         "has_key": folder.key_file is not None,
         "heads": [
-            {"ledger_id": part.ledger_id, "entries": len(part.lines), "seq": part.seq, "chain_hash": part.chain_hash}
-            | {"signer": part.signer}
-            for part in folder.parts.values()
+            {
+                "ledger_id": section.ledger_id,
+                "entries": len(section.lines),
+                "seq": section.seq,
+                "chain_hash": section.chain_hash,
+            }
+            | {"signer": section.signer}
+            for section in folder.sections.values()
         ],
         "fault": None,
     }

@@ -21,9 +21,9 @@ from kitchener.errors import CallerError, ConfigError, KitchenerError, LedgerDam
 from kitchener.ids import memory_namespace, session_of_turn
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import Checkpoint, LedgerReader, StoredEntry
-from kitchener.ledger.bundles.bundle import MAX_BUNDLE_BYTES, BundlePart, BundleSelection, write_bundle
+from kitchener.ledger.bundles.bundle import MAX_BUNDLE_BYTES, BundleSection, BundleSelection, write_bundle
 from kitchener.ledger.bundles.bundle_check import ProofReport, verify_bundle
-from kitchener.ledger.bundles.bundle_parts import BundleFault
+from kitchener.ledger.bundles.bundle_sections import BundleFault
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
 from kitchener.memory.recorded_signals import stored_signals, turn_of_signals
@@ -149,11 +149,11 @@ def proof(
     check_output(path)
     wanted = anyio.run(partial(evidence_of, options, turn, has_sources=sources))
     try:
-        parts = _write(path, turn, wanted, max_mib * _MIB, chain=chain)
+        sections = _write(path, turn, wanted, max_mib * _MIB, chain=chain)
     except (BundleFault, LedgerDamaged) as fault:
         told = f"{fault!s}; `kitchener ledger verify` says more, no bundle was written"
         raise CommandFailed(DAMAGED, "LedgerDamaged", told) from fault
-    _print_parts(turn, path, parts, is_chain=chain, is_json=json)
+    _print_sections(turn, path, sections, is_chain=chain, is_json=json)
     return OK
 
 
@@ -235,33 +235,35 @@ def _print_heads(signer: Signer, heads: list[tuple[Path, Checkpoint]], faults: l
         print_text("no entries yet, nothing to sign")
 
 
-def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_bytes: int, *, chain: bool) -> list[BundlePart]:
+def _write(path: Path, turn_id: str, selections: list[BundleSelection], max_bytes: int, *, chain: bool) -> list[BundleSection]:
     """Writes the bundle atomically, and only if it verifies. Only its owner can read it."""
     session_id = str(session_of_turn(turn_id))
 
-    def fill(file: BinaryIO) -> list[BundlePart]:
-        parts = write_bundle(file.write, turn_id, session_id, selections, max_bytes=max_bytes, chain=chain)
+    def fill(file: BinaryIO) -> list[BundleSection]:
+        sections = write_bundle(file.write, turn_id, session_id, selections, max_bytes=max_bytes, chain=chain)
         file.flush()
         report = verify_bundle(file.name)
         if report.fault is not None:
             raise report.fault
-        return parts
+        return sections
 
     return write_output(path, fill)
 
 
-def _print_parts(turn_id: str, path: Path, parts: list[BundlePart], *, is_chain: bool, is_json: bool) -> None:
-    size, entries = path.stat().st_size, sum(part.entries for part in parts)
-    is_signed = all(part.checkpoint is not None for part in parts)
+def _print_sections(turn_id: str, path: Path, sections: list[BundleSection], *, is_chain: bool, is_json: bool) -> None:
+    size, entries = path.stat().st_size, sum(section.entries for section in sections)
+    is_signed = all(section.checkpoint is not None for section in sections)
     if is_json:
         facts = {"turn_id": turn_id, "path": str(path), "bytes": size, "entries": entries, "signed": is_signed}
-        print_json({**facts, "ledgers": [part.as_json() for part in parts]})
+        print_json({**facts, "ledgers": [section.as_json() for section in sections]})
         return
-    print_text(f"{turn_id}: {entries} entries of {len(parts)} ledgers, {size:,} bytes, in {path}")
-    for part in parts:
-        by = f"signed by {part.checkpoint.signer}" if part.checkpoint is not None else "NOT signed"
-        print_text(f"  {part.ledger_id:<16} {part.entries:>4} entries from {part.first:,} on, head {part.head_seq:,} {by}")
-    if not is_chain and any(part.is_chain for part in parts):
+    print_text(f"{turn_id}: {entries} entries of {len(sections)} ledgers, {size:,} bytes, in {path}")
+    for section in sections:
+        by = f"signed by {section.checkpoint.signer}" if section.checkpoint is not None else "NOT signed"
+        print_text(
+            f"  {section.ledger_id:<16} {section.entries:>4} entries from {section.first:,} on, head {section.head_seq:,} {by}"
+        )
+    if not is_chain and any(section.is_chain for section in sections):
         print_text(
             "An earlier version signed the head, so the bundle names every entry up to it. Sign it again with `kitchener"
             " ledger checkpoint`, and a new bundle does not grow with the ledger."

@@ -14,7 +14,7 @@ import orjson
 
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import CallerError
-from kitchener.ledger.bundles.bundle_parts import references
+from kitchener.ledger.bundles.bundle_sections import references
 from kitchener.ledger.disk.file_ops import FileOps
 from kitchener.ledger.disk.manifests import fault_at
 from kitchener.ledger.disk.scan import read_lines
@@ -43,8 +43,8 @@ class BundleSelection(NamedTuple):
     """Number and chain hash of the last entry seen; used if no signed head covers the selected entries."""
 
 
-class BundlePart(NamedTuple):
-    """The part of a bundle that comes from one ledger."""
+class BundleSection(NamedTuple):
+    """The section of a bundle that comes from one ledger."""
 
     ledger_id: str
     entries: int
@@ -79,8 +79,8 @@ def write_bundle(
     *,
     max_bytes: int,
     chain: bool = False,
-) -> list[BundlePart]:
-    """Writes a bundle piece by piece and returns one part for each ledger.
+) -> list[BundleSection]:
+    """Writes a bundle piece by piece and returns one section for each ledger.
 
     Args:
         write: receives the next bytes
@@ -99,16 +99,16 @@ def write_bundle(
     count = _Counter(write, max_bytes)
     # Written key by key, in the order of RFC 8785, so that the bundle is never in memory as a whole.
     count(b'{"entries":%d,"format":%s,"ledgers":[' % (entries, canonical_bytes(FORMAT)))
-    parts, by_path = [], {} if chain else {each.ledger_id: each for each in selections if _has_path(each)}
+    sections, by_path = [], {} if chain else {each.ledger_id: each for each in selections if _has_path(each)}
     linked = _linked_entries([*by_path.values()])
     for number, each in enumerate(selections):
         count(b"," if number else b"")
         if each.ledger_id in by_path:
-            parts.append(_write_path_part(count, each, linked.get(each.ledger_id, set())))
+            sections.append(_write_path_section(count, each, linked.get(each.ledger_id, set())))
         else:
-            parts.append(write_part(count, each))
+            sections.append(write_section(count, each))
     count(b'],"session_id":%s,"turn_id":%s}\n' % (canonical_bytes(session_id), canonical_bytes(turn_id)))
-    return parts
+    return sections
 
 
 class _Counter:
@@ -127,8 +127,8 @@ class _Counter:
         self._write(data)
 
 
-def write_part(write: Callable[[bytes], object], selection: BundleSelection) -> BundlePart:
-    """Writes the part of one ledger with its chain: a row for each entry from the first selected one up to the head.
+def write_section(write: Callable[[bytes], object], selection: BundleSelection) -> BundleSection:
+    """Writes the section of one ledger with its chain: a row for each entry from the first selected one up to the head.
 
     Args:
         write: receives the next bytes
@@ -150,7 +150,7 @@ def write_part(write: Callable[[bytes], object], selection: BundleSelection) -> 
         for number, line in enumerate(lines):
             write((b"," if number else b"") + _row(line, is_shown=line.seq in shown_seqs))
         write(b"]}")
-    return BundlePart(selection.ledger_id, len(selection.seqs), first, head_seq, held, is_chain=True)
+    return BundleSection(selection.ledger_id, len(selection.seqs), first, head_seq, held, is_chain=True)
 
 
 def _signed_head(selection: BundleSelection) -> Checkpoint | None:
@@ -170,8 +170,8 @@ def _has_path(selection: BundleSelection) -> bool:
     return held is None or held.tree is not None
 
 
-def _write_path_part(write: Callable[[bytes], object], selection: BundleSelection, linked: set[int]) -> BundlePart:
-    """Writes the part of one ledger: rows of the selected entries and of those to which they refer, and the path."""
+def _write_path_section(write: Callable[[bytes], object], selection: BundleSelection, linked: set[int]) -> BundleSection:
+    """Writes the section of one ledger: rows of the selected entries and of those to which they refer, and the path."""
     held, shown_seqs = _signed_head(selection), frozenset(selection.seqs)
     seq, chain = (held.seq, held.chain_hash) if held is not None else selection.head
     paths = read_paths(selection.path, selection.ledger_id, sorted(shown_seqs | linked), (seq, chain))
@@ -184,7 +184,7 @@ def _write_path_part(write: Callable[[bytes], object], selection: BundleSelectio
     for number, line in enumerate(paths.lines):
         write((b"," if number else b"") + _row(line, is_shown=line.seq in shown_seqs))
     write(b'],"segments":%s}' % canonical_bytes(paths.bounds))
-    return BundlePart(selection.ledger_id, len(selection.seqs), selection.seqs[0], seq, held, is_chain=False)
+    return BundleSection(selection.ledger_id, len(selection.seqs), selection.seqs[0], seq, held, is_chain=False)
 
 
 def _before(line: Line | None) -> dict[str, object] | None:

@@ -17,14 +17,14 @@ import rfc8785
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryRefused
 from kitchener.ledger.bundles.bundle import EARLIER_FORMAT, FORMAT, MAX_BUNDLE_BYTES
-from kitchener.ledger.bundles.bundle_parts import (
+from kitchener.ledger.bundles.bundle_sections import (
     CHAIN_FIELDS,
     TREE_FIELDS,
     BundleFault,
-    CheckedPart,
+    CheckedSection,
     Entry,
-    LedgerPart,
-    check_part,
+    LedgerSection,
+    check_section,
     references,
     require,
     same,
@@ -89,8 +89,8 @@ def verify_bundle(path: Path | str, *, public_key: str | None = None) -> ProofRe
     return report
 
 
-class VerifiedPart(NamedTuple):
-    """The part of one ledger, with a verified chain up to a head."""
+class VerifiedSection(NamedTuple):
+    """The section of one ledger, with a verified chain up to a head."""
 
     ledger_id: str
     lines: tuple[Line, ...]
@@ -103,28 +103,28 @@ class VerifiedPart(NamedTuple):
     """Who signed the head; None: it is not signed."""
 
 
-def read_part(data: bytes, *, public_key: str | None = None) -> VerifiedPart:
-    """Verifies the part of one ledger, as `write_part` wrote it with a line feed after it.
+def read_section(data: bytes, *, public_key: str | None = None) -> VerifiedSection:
+    """Verifies the section of one ledger, as `write_section` wrote it with a line feed after it.
 
     Args:
         data: the bytes
         public_key: as in `verify_bundle`
 
     Raises:
-        BundleFault: the part differs from what was written
+        BundleFault: the section differs from what was written
         SigningError: the head is signed, and `cryptography` cannot be imported
     """
     try:
-        part = orjson.loads(data)
-        is_canonical = isinstance(part, dict) and canonical_bytes(part) + b"\n" == data
+        section = orjson.loads(data)
+        is_canonical = isinstance(section, dict) and canonical_bytes(section) + b"\n" == data
     except (orjson.JSONDecodeError, EntryRefused, RecursionError):
         is_canonical = False
-    if not is_canonical or sorted(part) != CHAIN_FIELDS:
-        raise BundleFault("part", "form", "the rows of a ledger as canonical JSON, and a line feed", other_bytes(len(data)))
-    found = check_part(part, public_key, [CHAIN_FIELDS])
+    if not is_canonical or sorted(section) != CHAIN_FIELDS:
+        raise BundleFault("section", "form", "the rows of a ledger as canonical JSON, and a line feed", other_bytes(len(data)))
+    found = check_section(section, public_key, [CHAIN_FIELDS])
     lines = tuple(entry.line for entry in found.shown())
     signer = found.head.signer if found.head is not None else None
-    return VerifiedPart(found.ledger_id, lines, found.seq, found.chain_hash, signer)
+    return VerifiedSection(found.ledger_id, lines, found.seq, found.chain_hash, signer)
 
 
 class _Bundle(TypedDict):
@@ -132,31 +132,31 @@ class _Bundle(TypedDict):
 
     entries: int
     format: str
-    ledgers: list[LedgerPart]
+    ledgers: list[LedgerSection]
     session_id: str
     turn_id: str
 
 
-_Parts = dict[str, CheckedPart]
-"""Ledger id to its part."""
+_Sections = dict[str, CheckedSection]
+"""Ledger id to its section."""
 
 
 def _check(data: bytes, public_key: str | None, report: ProofReport) -> None:
     bundle = _read(data)
     report.turn_id = bundle["turn_id"]
-    parts: _Parts = {}
+    sections: _Sections = {}
     is_earlier = bundle["format"] == EARLIER_FORMAT
     for each in bundle["ledgers"]:
-        part = check_part(each, public_key, [CHAIN_FIELDS] if is_earlier else [CHAIN_FIELDS, TREE_FIELDS])
-        require(part.ledger_id not in parts, "bundle", "ledgers", "each ledger once", part.ledger_id)
-        report.heads.append(part.told)
-        parts[part.ledger_id] = part
-        _note_withheld(part, report)
-    evidence = [entry for part in parts.values() for entry in part.shown()]
+        section = check_section(each, public_key, [CHAIN_FIELDS] if is_earlier else [CHAIN_FIELDS, TREE_FIELDS])
+        require(section.ledger_id not in sections, "bundle", "ledgers", "each ledger once", section.ledger_id)
+        report.heads.append(section.told)
+        sections[section.ledger_id] = section
+        _note_withheld(section, report)
+    evidence = [entry for section in sections.values() for entry in section.shown()]
     same("bundle", "entries", len(evidence), bundle["entries"])
     _check_turn(bundle["session_id"], bundle["turn_id"], evidence, report)
-    _check_refs(evidence, parts, report)
-    keys = [*_declared_keys(evidence), *(part.head.public_key for part in parts.values() if part.head is not None)]
+    _check_refs(evidence, sections, report)
+    keys = [*_declared_keys(evidence), *(section.head.public_key for section in sections.values() if section.head is not None)]
     known = {signer_id(key): key for key in keys if isinstance(key, str) and is_public_key(key)}
     _check_projections(evidence, known, report, is_earlier=is_earlier)
     report.entries = len(evidence)
@@ -211,20 +211,20 @@ def _check_turn(session_id: str, turn_id: str, evidence: Sequence[Entry], report
         report.notes.append("the turn was aborted, so no trace hash says which model and tool calls it made")
 
 
-def _note_withheld(part: CheckedPart, report: ProofReport) -> None:
+def _note_withheld(section: CheckedSection, report: ProofReport) -> None:
     """Adds the entries without a body to the report."""
-    for first, last, count in part.withheld():
-        report.withheld.setdefault(part.ledger_id, []).append((first, last))
+    for first, last, count in section.withheld():
+        report.withheld.setdefault(section.ledger_id, []).append((first, last))
         report.withheld_entries += count
 
 
-def _check_refs(evidence: Sequence[Entry], parts: _Parts, report: ProofReport) -> None:
+def _check_refs(evidence: Sequence[Entry], sections: _Sections, report: ProofReport) -> None:
     outside = 0
     for entry in evidence:
         for name, ref, entry_id, seq in references(entry.fields):
-            part = parts.get(ref.ledger_id)
-            target = part.entries.get(seq) if part is not None else None
-            is_due = name in _ALWAYS_SHOWN or (part is not None and part.covers(seq))
+            section = sections.get(ref.ledger_id)
+            target = section.entries.get(seq) if section is not None else None
+            is_due = name in _ALWAYS_SHOWN or (section is not None and section.covers(seq))
             if (target is None and is_due) or (target is not None and name in _ALWAYS_SHOWN and not target.fields):
                 raise BundleFault(entry.where, name, f"{ref.ledger_id} {entry_id} in the bundle", "not there")
             if target is None:

@@ -2,7 +2,7 @@
 
 The folder has `manifest.json`, a file for each ledger with entries, `sources.json` with the sources of its turns' requests
 (`source_file.py`), the images and files of its messages as stored, and on request the subject's key. A ledger's file has the
-form of a part of a bundle (`docs/proof.md`): the entries as stored, and the chain that links them to the ledger's head. All
+form of a section of a bundle (`docs/proof.md`): the entries as stored, and the chain that links them to the ledger's head. All
 functions block. `exporter.py` decides what belongs in a folder.
 """
 
@@ -23,9 +23,9 @@ from kitchener.actors.sources import Source
 from kitchener.canonical import canonical_bytes, canonical_digest, digest
 from kitchener.errors import CallerError, EntryRefused, FolderDamaged
 from kitchener.ids import check_erasable, is_agent_class, is_session_id, memory_namespace, session_of_turn
-from kitchener.ledger.bundles.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_part
-from kitchener.ledger.bundles.bundle_check import VerifiedPart, read_part
-from kitchener.ledger.bundles.bundle_parts import BundleFault
+from kitchener.ledger.bundles.bundle import MAX_BUNDLE_BYTES, BundleSelection, write_section
+from kitchener.ledger.bundles.bundle_check import VerifiedSection, read_section
+from kitchener.ledger.bundles.bundle_sections import BundleFault
 from kitchener.ledger.format.imported import innermost
 from kitchener.ledger.format.lines import BadLine, Line, make_entry
 from kitchener.media.content_store import MAX_STORED_BYTES, is_content_hash
@@ -115,7 +115,7 @@ class SessionFolder:
     manifest: Manifest
     manifest_hash: str
     """The `sha256:` hash of the manifest, which covers all files."""
-    parts: Mapping[LedgerName, VerifiedPart]
+    sections: Mapping[LedgerName, VerifiedSection]
     """The chain of each ledger with entries."""
     key_file: bytes | None
     """The subject's key, a secret; None: the folder has none."""
@@ -129,18 +129,18 @@ class SessionFolder:
 
     def entries(self, name: LedgerName) -> list[FolderEntry]:
         """The entries of a ledger, ascending."""
-        part = self.parts.get(name)
-        return [] if part is None else [_entry(line) for line in part.lines]
+        section = self.sections.get(name)
+        return [] if section is None else [_entry(line) for line in section.lines]
 
     @property
     def count(self) -> int:
         """Number of entries in all ledgers."""
-        return sum(len(part.lines) for part in self.parts.values())
+        return sum(len(section.lines) for section in self.sections.values())
 
     @property
     def is_signed(self) -> bool:
         """Whether every head is signed."""
-        return all(part.signer is not None for part in self.parts.values())
+        return all(section.signer is not None for section in self.sections.values())
 
 
 def write_folder(
@@ -169,7 +169,7 @@ def write_folder(
         files = {}
         for name, selection in selections.items():
             chunks = bytearray()
-            write_part(chunks.extend, selection)
+            write_section(chunks.extend, selection)
             files[f"{name}.json"] = _put(draft / f"{name}.json", bytes(chunks) + b"\n")
             on_step()
         for file, data in extra.items():
@@ -209,30 +209,30 @@ def read_folder(path: Path, *, public_key: str | None = None) -> SessionFolder:
     """
     stored = _read(path / _MANIFEST, _MAX_SMALL_BYTES)
     manifest = _manifest(path / _MANIFEST, stored)
-    parts: dict[LedgerName, VerifiedPart] = {}
+    sections: dict[LedgerName, VerifiedSection] = {}
     for name in LEDGERS:
         if f"{name}.json" not in manifest.files:
             continue
         file = path / f"{name}.json"
         data = _checked(file, manifest, MAX_BUNDLE_BYTES)
         try:
-            parts[name] = part = read_part(data, public_key=public_key)
-            entries = [_entry(line) for line in part.lines]
+            sections[name] = section = read_section(data, public_key=public_key)
+            entries = [_entry(line) for line in section.lines]
         except BadLine as fault:
             where = f"{fault.where}: {fault.field}" if isinstance(fault, BundleFault) else fault.field
             raise FolderDamaged(str(file), where, fault.expected, fault.found) from fault
-        _same(file, "ledger_id", manifest.ledger_ids[name], part.ledger_id)
+        _same(file, "ledger_id", manifest.ledger_ids[name], section.ledger_id)
         for entry in entries:
             _check_owner(file, manifest, entry)
-    _same(path / _MANIFEST, "files", "ho2m.json", "ho2m.json" if "ho2m" in parts else "none")
+    _same(path / _MANIFEST, "files", "ho2m.json", "ho2m.json" if "ho2m" in sections else "none")
     key_file = _checked(path / KEY, manifest, _MAX_SMALL_BYTES) if KEY in manifest.files else None
     if key_file is not None:
         _same(path / KEY, "kid", str(manifest.key_id), _kid(path / KEY, key_file))
-    sources, content = _sources(path / SOURCES, manifest, parts["ho2m"]), tuple(_content(path, manifest, parts["ho2m"]))
-    return SessionFolder(manifest, digest(stored), parts, key_file, sources, content)
+    sources, content = _sources(path / SOURCES, manifest, sections["ho2m"]), tuple(_content(path, manifest, sections["ho2m"]))
+    return SessionFolder(manifest, digest(stored), sections, key_file, sources, content)
 
 
-def _sources(file: Path, manifest: Manifest, ho2m: VerifiedPart) -> tuple[Source, ...]:
+def _sources(file: Path, manifest: Manifest, ho2m: VerifiedSection) -> tuple[Source, ...]:
     if SOURCES not in manifest.files:
         return ()
     named = {each for line in ho2m.lines for each in named_by(_entry(line).payload)}
@@ -244,7 +244,7 @@ def content_file(stored_hash: str) -> str:
     return f"content-{stored_hash.removeprefix('sha256:')}"
 
 
-def _content(path: Path, manifest: Manifest, ho2m: VerifiedPart) -> Iterator[FolderContent]:
+def _content(path: Path, manifest: Manifest, ho2m: VerifiedSection) -> Iterator[FolderContent]:
     """The images and files in the folder that entries name. An older folder may lack them."""
     for entry in map(_entry, ho2m.lines):
         if entry.entry_type != PART_ATTACHED:

@@ -127,7 +127,7 @@ async def add_folder(
     await anyio.to_thread.run_sync(_check_key, found, sealer)
     async with AsyncExitStack() as stack:  # all ledgers are locked before the first is written
         target = _Target(found, opened)
-        for name in (*found.parts, *_empty_memory(found)):
+        for name in (*found.sections, *_empty_memory(found)):
             if name not in opened:
                 await stack.enter_async_context(target.open(name, config, sealer, clock))
         was_there = await target.has_session()
@@ -136,7 +136,7 @@ async def add_folder(
         await target.record_sources()
         await anyio.to_thread.run_sync(_copy_content, found, config, sealer)
         for name in LEDGERS:
-            if name in found.parts and not was_there:
+            if name in found.sections and not was_there:
                 await target.write(name)
                 on_step()
     return SessionImport(
@@ -155,13 +155,13 @@ def _empty_memory(folder: SessionFolder) -> tuple[LedgerName, ...]:
     """The memory's ledgers without an entry in the folder. Created because turns that read a memory need one to replay."""
     reads = (payload_as(TurnStartedPayload, entry.payload).get("read_positions") or {} for entry in folder.entries("ho2m"))
     names: tuple[LedgerName, ...] = ("signals", "overlays") if any(OVERLAYS in each for each in reads) else ()
-    return tuple(name for name in names if name not in folder.parts)
+    return tuple(name for name in names if name not in folder.sections)
 
 
 def _check_sizes(folder: SessionFolder, limit: int) -> None:
-    for part in folder.parts.values():
+    for section in folder.sections.values():
         ids = 2 * len(folder.manifest.session_id) + len(folder.manifest.subject_id.encode()) * 6
-        for line in part.lines:
+        for line in section.lines:
             if (size := len(line.body) + _HOLDER_BYTES + ids) > limit:
                 raise EntryTooLarge(line.ledger_id, line.entry_id, size, limit)
 
@@ -310,7 +310,7 @@ class _Target:
 
     def _record(self) -> LedgerEntry:
         folder = self._folder
-        parts = [folder.parts[name] for name in LEDGERS if name in folder.parts]
+        sections = [folder.sections[name] for name in LEDGERS if name in folder.sections]
         payload: SessionImportedPayload = {
             "v": events.VERSION,
             "session_id": self._session_id,
@@ -320,7 +320,7 @@ class _Target:
             "exported_at": folder.manifest.exported_at,
             "heads": [
                 {"ledger_id": each.ledger_id, "seq": each.seq, "chain_hash": each.chain_hash, "signer": each.signer}
-                for each in parts
+                for each in sections
             ],
             "entries": folder.count,
         }

@@ -1,6 +1,6 @@
-"""Turns the part of one ledger in a bundle into verified entries: the ledger recorded each of them, up to a head.
+"""Turns the section of one ledger in a bundle into verified entries: the ledger recorded each of them, up to a head.
 
-A part has one of two forms. One has a row for every entry up to the head, which the chain links. The other has rows of some
+A section has one of two forms. One has a row for every entry up to the head, which the chain links. The other has rows of some
 entries only, and the hashes that lead from them to the root of the Merkle tree in the head (`format.tree`).
 """
 
@@ -21,9 +21,9 @@ from kitchener.records.ref import Ref, refs_in
 from kitchener.signing import signer_id
 
 CHAIN_FIELDS: Final = ["before", "head", "ledger_id", "rows"]
-"""The fields of a part with a row for every entry."""
+"""The fields of a section with a row for every entry."""
 TREE_FIELDS: Final = ["head", "ledger_id", "path", "rows", "segments"]
-"""The fields of a part with the rows of some entries."""
+"""The fields of a section with the rows of some entries."""
 _ENVELOPE: Final = ("ledger_id", "seq", "entry_id", "batch", "entry_hash", "chain_hash")
 _NUMBER: Final = rb"([1-9][0-9]{0,15})"
 _HASH: Final = rb'"sha256:([0-9a-f]{64})"'
@@ -40,7 +40,7 @@ _ENTRY_ID = re.compile(r"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-([0-9]{12,16}))(?:\.[0-9]
 
 
 class BundleFault(BadLine):
-    """A fault of a bundle and its place: ledger and entry number, or a part of the bundle."""
+    """A fault of a bundle and its place: ledger and entry number, or another place in the bundle."""
 
     def __init__(self, where: str, field: str, expected: str, found: str) -> None:
         super().__init__(field, expected, found)
@@ -63,8 +63,8 @@ class Entry(NamedTuple):
     """The line's leaf in the Merkle tree of its segment."""
 
 
-class LedgerPart(TypedDict):
-    """One ledger in a bundle, with either `before`, or `path` and `segments`; `check_part` checks the values."""
+class LedgerSection(TypedDict):
+    """One ledger in a bundle, with either `before`, or `path` and `segments`; `check_section` checks the values."""
 
     before: NotRequired[object]
     head: dict[str, object]
@@ -74,8 +74,8 @@ class LedgerPart(TypedDict):
     segments: NotRequired[list[list[int]]]
 
 
-class CheckedPart(NamedTuple):
-    """The part of one ledger, all of it verified."""
+class CheckedSection(NamedTuple):
+    """The section of one ledger, all of it verified."""
 
     ledger_id: str
     entries: dict[int, Entry]
@@ -89,7 +89,7 @@ class CheckedPart(NamedTuple):
     told: str
     """A sentence that says who signed the head."""
     is_tree: bool
-    """Whether the part has rows of some entries only."""
+    """Whether the section has rows of some entries only."""
 
     def shown(self) -> list[Entry]:
         """The entries with a body, ascending."""
@@ -102,7 +102,7 @@ class CheckedPart(NamedTuple):
     def withheld(self) -> Iterator[tuple[str, str, int]]:
         """First and last of each run of entries without a body, from the first row to the head, and their number.
 
-        Names them by their ids, and in a part with rows of some entries by their numbers.
+        Names them by their ids, and in a section with rows of some entries by their numbers.
         """
         rows = list(self.entries.values())
         ends = [entry.line.seq for entry in rows if entry.fields] + [self.seq + 1]
@@ -117,33 +117,33 @@ class CheckedPart(NamedTuple):
         return str(seq) if self.is_tree else self.entries[seq].line.entry_id
 
 
-def check_part(part: LedgerPart, public_key: str | None, fields: Sequence[Sequence[str]]) -> CheckedPart:
-    """Verifies the part of one ledger.
+def check_section(section: LedgerSection, public_key: str | None, fields: Sequence[Sequence[str]]) -> CheckedSection:
+    """Verifies the section of one ledger.
 
     Args:
-        part: the part
+        section: the section
         public_key: the key that must have signed the head; None: the head's own key, and it need not be signed
         fields: the forms that are allowed, each by its fields
 
     Raises:
-        BundleFault: the part differs from what was written
+        BundleFault: the section differs from what was written
         SigningError: the head is signed, and `cryptography` cannot be imported
     """
-    if not isinstance(part, dict) or sorted(part) not in fields:
-        found = other_bytes(len(canonical_bytes(part)))
+    if not isinstance(section, dict) or sorted(section) not in fields:
+        found = other_bytes(len(canonical_bytes(section)))
         raise BundleFault("bundle", "ledgers", " or ".join(", ".join(each) for each in fields), found)
-    is_tree = "path" in part
-    entries = _check_rows(part, None if is_tree else _before(part))
+    is_tree = "path" in section
+    entries = _check_rows(section, None if is_tree else _before(section))
     last = entries[-1].line
     due = {"chain_hash": f"sha256:{last.chain_hash}", "ledger_id": last.ledger_id, "seq": last.seq}
-    head = part["head"]
+    head = section["head"]
     if is_tree:
         due = _check_tree_head(last, head)
     signed, told = _check_head(head, due, public_key)
     if is_tree:
-        _check_tree(part, entries)
+        _check_tree(section, entries)
     by_seq = {entry.line.seq: entry for entry in entries}
-    return CheckedPart(last.ledger_id, by_seq, signed, _number(due["seq"]), str(due["chain_hash"]), told, is_tree)
+    return CheckedSection(last.ledger_id, by_seq, signed, _number(due["seq"]), str(due["chain_hash"]), told, is_tree)
 
 
 def references(fields: EntryBody) -> Iterator[tuple[str, Ref, str, int]]:
@@ -169,14 +169,14 @@ class _At(NamedTuple):
 _START: Final = _At(0, (0, 1, 1), NO_HASH)
 
 
-def _check_rows(part: LedgerPart, before: _At | None) -> list[Entry]:
+def _check_rows(section: LedgerSection, before: _At | None) -> list[Entry]:
     """The entries of one ledger. Values that follow from the row before are compared with it.
 
     Args:
-        part: the ledger's part
+        section: the ledger's section
         before: the entry before the first row, and no row may be missing; None: rows of some entries, ascending
     """
-    rows, ledger = part["rows"], part["ledger_id"]
+    rows, ledger = section["rows"], section["ledger_id"]
     if not isinstance(rows, list) or not rows:
         raise BundleFault(str(ledger), "rows", "rows of entries", "none")
     entries, moment, is_tree, at = list[Entry](), "", before is None, before or _START
@@ -208,14 +208,14 @@ def _check_link(entry: Entry, at: _At) -> None:
     same(entry.where, "chain_hash", f"sha256:{chain}", f"sha256:{line.chain_hash}")
 
 
-def _before(part: LedgerPart) -> _At:
+def _before(section: LedgerSection) -> _At:
     """The entry before the first row."""
-    if part["before"] is None:
+    if section["before"] is None:
         return _START
-    text = canonical_bytes(part["before"])
+    text = canonical_bytes(section["before"])
     found = _BEFORE.fullmatch(text)
     if found is None:
-        raise BundleFault(str(part["ledger_id"]), "before", "batch, chain_hash and seq of an entry", other_bytes(len(text)))
+        raise BundleFault(str(section["ledger_id"]), "before", "batch, chain_hash and seq of an entry", other_bytes(len(text)))
     return _At(int(found[5]), (int(found[1]), int(found[2]), int(found[3])), found[4].decode())
 
 
@@ -294,14 +294,14 @@ def _check_head(head: object, due: Mapping[str, object], public_key: str | None)
     return signed, f"{told}: {signed.signer} ({which}), on {signed.timestamp}"
 
 
-def _check_tree(part: LedgerPart, entries: Sequence[Entry]) -> None:
+def _check_tree(section: LedgerSection, entries: Sequence[Entry]) -> None:
     """Compares the root of the head's tree with the one computed from the rows and the hashes beside their paths."""
-    head, ledger_id = part["head"], entries[0].line.ledger_id
-    bounds, leaves = _bounds(part, ledger_id), {entry.line.seq: entry.leaf for entry in entries}
-    if _PATH.fullmatch(canonical_bytes(part["path"])) is None:
-        raise BundleFault(ledger_id, "path", "a list of hashes", other_bytes(len(canonical_bytes(part["path"]))))
+    head, ledger_id = section["head"], entries[0].line.ledger_id
+    bounds, leaves = _bounds(section, ledger_id), {entry.line.seq: entry.leaf for entry in entries}
+    if _PATH.fullmatch(canonical_bytes(section["path"])) is None:
+        raise BundleFault(ledger_id, "path", "a list of hashes", other_bytes(len(canonical_bytes(section["path"]))))
     seqs, taken = [*leaves], set[int]()
-    path, used = part["path"], 0
+    path, used = section["path"], 0
 
     def given(_low: int, _high: int) -> bytes:
         nonlocal used
@@ -323,14 +323,14 @@ def _check_tree(part: LedgerPart, entries: Sequence[Entry]) -> None:
     same(f"{ledger_id} head", "tree", tree_hash(ledger_id, seq, str(head["chain_hash"]), count, root), head["tree"])
 
 
-def _bounds(part: LedgerPart, ledger_id: str) -> dict[int, tuple[int, int]]:
+def _bounds(section: LedgerSection, ledger_id: str) -> dict[int, tuple[int, int]]:
     """Numbers of the first and last entry of each segment that has rows, by the segment's number, ascending."""
-    text = canonical_bytes(part["segments"])
+    text = canonical_bytes(section["segments"])
     if _SEGMENTS.fullmatch(text) is None:
         raise BundleFault(ledger_id, "segments", "number, first and last entry of segments", other_bytes(len(text)))
-    count, end = _number(part["head"]["segments"]), _number(part["head"]["seq"])
+    count, end = _number(section["head"]["segments"]), _number(section["head"]["seq"])
     found, before, after = dict[int, tuple[int, int]](), 0, 0
-    for number, first, last in part["segments"]:
+    for number, first, last in section["segments"]:
         # The first segment begins with entry 1, the last ends with the head's entry, and each begins where the one before ends.
         is_next, is_last = number == before + 1, number == count
         fits = before < number <= count and first <= last <= end and (last == end) == is_last
