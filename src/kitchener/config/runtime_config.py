@@ -67,8 +67,8 @@ class LedgerConfig(Settings):
     loses nothing, a power failure may. `none`: nothing."""
     linger_ms: Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)] = 25.0
     """Longest time that a commit round waits for more callers to share its fsync, milliseconds. The wait grows with load, by a
-    hundredth of this for each running turn; a turn that runs alone never waits. A round that nobody waits for, such as for
-    the start of a turn, waits as long for a caller. 0: no wait."""
+    hundredth of this for each running turn; a turn that runs alone never waits. A round without a waiting caller, such
+    as one for the start of a turn, waits up to the whole time for a caller to join it. 0: no wait."""
     max_pending_entries: Positive = 100_000
     """Entries of one ledger that may wait for a commit. Writers wait while there are more."""
     max_entry_bytes: Annotated[int, Field(ge=1_024, le=64 * 1_048_576)] = 1_048_576

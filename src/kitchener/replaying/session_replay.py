@@ -300,7 +300,7 @@ class Replays:
     def memory_for(
         self, tape: Tape, clock: RecordedClock, kind: type[RecordedMemory] = RecordedMemory
     ) -> RecordedMemory | None:
-        """The memory that the session's turns used; None: they used none, or there is none."""
+        """The memory that the session's turns used; None: the turns used no memory, or its ledgers are missing."""
         readers, config = self.recorded.readers, self.recorded.memory
         if config is None or SIGNALS not in readers or OVERLAYS not in readers:
             return None

@@ -18,6 +18,7 @@ from kitchener.errors import AdminUnavailable, CallerError, UnknownArtifact
 from kitchener.ids import memory_namespace
 from kitchener.ledger import LedgerEntry
 from kitchener.memory import Overlay
+from kitchener.plain_names import quoted
 from kitchener.records import events
 from kitchener.records.entries import ApprovalScope, CommonPayload, IntentScope, LifecycleVoidedPayload, PersonDecision
 from kitchener.records.ref import Ref
@@ -314,7 +315,10 @@ class DeactivateArtifact(Operation[SubjectMemoryChange]):
             if overlay is None:
                 raise UnknownArtifact(self.artifact_id, namespace)
             if overlay.artifact_id is None:
-                raise CallerError(f"{self.artifact_id} is of the older shape, which has no artifact id: it can only fade")
+                raise CallerError(
+                    f"{quoted(self.artifact_id)} is recorded in the older format, without an artifact id; it cannot be deactivated,"
+                    " and its weight decays"
+                )
             is_blocked = subject.gate(overlay.signal_id, cut, memory.config).reason == "blocked"
             if not overlay.enabled and (is_blocked or not self.block):
                 # A second record could weaken the first one: without `block` it would lift a block.
