@@ -72,7 +72,7 @@ class ChatLayout:
             seen, wanted = self._wanted(matches)
         history, cut, cut_by = packer.pack_history(said, wanted)
         placed = history
-        considered = evidence
+        considered: Sequence[Item] = evidence
         if evidence or start or cut:
             if cut or matches is None:
                 seen, matches = [], matches_beside({each.item.ref for each in history})
