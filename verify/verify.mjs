@@ -223,8 +223,8 @@ function rowsOf ({ ledger_id, rows }) {
     return entryOf(where, link, ...body.map((text) => Buffer.from(text)))
   })
 }
-function checkPath (part, rows) {
-  const { ledger_id, head, path, segments } = part, where = `${ledger_id} head`, seqs = rows.map((link) => link.seq)
+function checkPath (section, rows) {
+  const { ledger_id, head, path, segments } = section, where = `${ledger_id} head`, seqs = rows.map((link) => link.seq)
   const last = rows.reduce((before, link) => {
     if (link.seq === before.seq + 1) return checkLink(link, before)
     const id = link.entry_id.slice(0, 13) + String(link.seq).padStart(12, '0')
@@ -235,7 +235,7 @@ function checkPath (part, rows) {
     return link
   }, START)
   const due = { fields: ['head', 'ledger_id', 'path', 'rows', 'segments'] }, text = JSON.stringify(head)
-  same(ledger_id, due, { fields: Object.keys(part) })
+  same(ledger_id, due, { fields: Object.keys(section) })
   demand(ledger_id, 'path', 'hashes, and the bounds of segments', path, PATH.test(JSON.stringify(path)) && BOUNDS.test(JSON.stringify(segments)))
   demand(where, 'form', 'a head with a tree', other(text), HEADS[2].test(text) || UNSIGNED.test(text))
   let used = 0, taken = 0, at = [0, 0, 0]
@@ -258,17 +258,17 @@ function checkPath (part, rows) {
   same(where, { tree: treeOf({ ...head, ledger_id }, root) }, head)
   return { ...(last.seq === head.seq ? last : { ...head, where, batch: [1, 1, 1] }), ledger_id, shown: last.seq }
 }
-function checkPart (part, given, links, isEarlier) {
-  const { ledger_id, before, head } = part, where = `${ledger_id} head`, isTree = part.path !== undefined && !isEarlier
-  const chain = rowsOf(part), keep = (link) => links.set(`${ledger_id} ${link.seq}`, link)
+function checkSection (section, given, links, isEarlier) {
+  const { ledger_id, before, head } = section, where = `${ledger_id} head`, isTree = section.path !== undefined && !isEarlier
+  const chain = rowsOf(section), keep = (link) => links.set(`${ledger_id} ${link.seq}`, link)
   let last
   if (isTree) {
-    last = checkPath(part, chain)
+    last = checkPath(section, chain)
     chain.forEach(keep)
     demand(where, 'batch', 'the end of a commit', last.batch, last.batch[1] === last.batch[2])
     demand(where, 'seq', `at least ${last.shown}`, head.seq, head.seq >= last.shown)
   } else {
-    same(ledger_id, { fields: ['before', 'head', 'ledger_id', 'rows'] }, { fields: Object.keys(part) })
+    same(ledger_id, { fields: ['before', 'head', 'ledger_id', 'rows'] }, { fields: Object.keys(section) })
     demand(ledger_id, 'before', 'batch, chain_hash, seq', before, before === null || BEFORE.test(JSON.stringify(before)))
     last = checkChain(chain, before ?? START, keep)
   }
@@ -282,7 +282,7 @@ function checkPart (part, given, links, isEarlier) {
   const told = `${ledger_id}: withheld: ${runs.join(', ') || 'nothing'}; vouched for up to entry ${last.seq}`
   if (given || head?.sig) return `${told}: ${checkHead(where, head, last, given)}`
   const more = isTree ? { segments: head.segments, tree: head.tree } : {}
-  same(where, { head: sorted({ chain_hash: last.chain_hash, ledger_id, seq: last.seq, ...more }) }, part)
+  same(where, { head: sorted({ chain_hash: last.chain_hash, ledger_id, seq: last.seq, ...more }) }, section)
   return `${told}: nobody, its head is not signed`
 }
 const areTexts = (values) => values.every((each) => typeof each === 'string')
@@ -312,8 +312,8 @@ function verifyBundle (path, given) {
   demand('bundle', 'size', 'at most 1 GiB', 'more', fs.statSync(path).size <= 2 ** 30)
   const bundle = parse(fs.readFileSync(path), 'bundle', '\n'), { ledgers, session_id, turn_id } = bundle
   const isEarlier = bundle.format === 'kitchener-proof/1', links = new Map()
-  const told = ledgers.map((part) => checkPart(part, given, links, isEarlier)), covers = ledgers.map(coverOf)
-  const entries = [...links.values()].filter((link) => link.body), ids = ledgers.map((part) => part.ledger_id)
+  const told = ledgers.map((section) => checkSection(section, given, links, isEarlier)), covers = ledgers.map(coverOf)
+  const entries = [...links.values()].filter((link) => link.body), ids = ledgers.map((section) => section.ledger_id)
   const format = `kitchener-proof/${isEarlier ? 1 : 2}`
   const due = { fields: 5, entries: entries.length, format, ledgers: [...new Set(ids)] }
   same('bundle', due, { ...bundle, fields: Object.keys(bundle).length, ledgers: ids })

@@ -316,8 +316,8 @@ class DeactivateArtifact(Operation[SubjectMemoryChange]):
                 raise UnknownArtifact(self.artifact_id, namespace)
             if overlay.artifact_id is None:
                 raise CallerError(
-                    f"{quoted(self.artifact_id)} is recorded in the older format, without an artifact id; it cannot be deactivated,"
-                    " and its weight decays"
+                    f"{quoted(self.artifact_id)} is recorded in the older format, without an artifact id; it cannot be"
+                    " deactivated, and its weight decays"
                 )
             is_blocked = subject.gate(overlay.signal_id, cut, memory.config).reason == "blocked"
             if not overlay.enabled and (is_blocked or not self.block):
