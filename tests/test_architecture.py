@@ -438,7 +438,7 @@ def test_a_quoted_value_that_was_cut_says_so() -> None:
 LITTLE_WORDS = "a an the of to in on for with by from its this that it s is are and or as one each return"
 WITHOUT_MEANING = (
     f"{LITTLE_WORDS} all anything both everything here only there whole json type field fields line list name number object"
-    " thing value ho1 ho1m ho2 ho2m ho3 ho3m"
+    " thing value reader text word words ho1 ho1m ho2 ho2m ho3 ho3m"
 )
 """Words that tell nothing about what has the docstring: its type, or the tier whose code it is."""
 ENDINGS = re.compile("(?:ed|es|s|d|e|ing|ion)$")

@@ -234,6 +234,7 @@ class ToolsConfig(Settings):
     """Calls of callers' tools of one session that may wait for their outputs. A further one is refused, and the model is
     told."""
     approval: ApprovalConfig = Field(default_factory=ApprovalConfig)
+    """Which tools wait for a person, and which are not offered."""
 
 
 class SessionConfig(Settings):

@@ -51,7 +51,6 @@ class SignalView:
         }
 
     def as_row(self, window_hours: int) -> dict[str, object]:
-        """One line of a table."""
         total = self.total
         return {
             "signal": self.signal_id,
@@ -161,7 +160,6 @@ def _bar(gate: GateResult) -> str:
 
 
 def line_text(overlay: Overlay, width: int) -> str:
-    """Its line, for a reader."""
     return one_line(overlay.line, width) or (UNREADABLE if overlay.is_erased else "(no text)")
 
 

@@ -97,7 +97,6 @@ class Spending:
         return [f"a tool ran {each['turn_id']} in {each['session_id']} of {each['agent_class']}" for each in self.nested_turns]
 
     def cost_text(self) -> str:
-        """The cost, for a reader."""
         if not self.unpriced:
             return f"cost {amount_of_money(self.known_cost)}"
         known = f"{amount_of_money(self.known_cost)} and an unknown sum" if self.known_cost else "unknown"

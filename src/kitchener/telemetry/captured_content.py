@@ -80,7 +80,6 @@ def turn_content(message: str, reply: str | None) -> dict[str, list[JsonPart]]:
 
 
 def attribute_json(value: object) -> str:
-    """JSON types as the text of an attribute."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 

@@ -45,7 +45,6 @@ CAUSES: Final[Mapping[BreakCause, str]] = {
     "readmitted": "old messages were shown again",
     "history": "the messages that are shown changed",
 }
-"""Each cause in words."""
 
 
 class PromptPrefix(NamedTuple):

@@ -100,7 +100,7 @@ def test_the_older_shape_comes_in_with_its_category_and_unverified_sources(cli: 
     assert "imported" in cli("memory", "explain", "OVL-0001").out
     refused = cli("memory", "deactivate", "OVL-0001", "--reason", "x")
     assert is_one_line(refused, 2)
-    assert "it can only fade" in refused.err
+    assert "it cannot be deactivated, and its weight decays" in refused.err
 
 
 @pytest.mark.parametrize(

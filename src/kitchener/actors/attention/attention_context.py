@@ -89,7 +89,6 @@ class AttentionContext(NamedTuple):
     context_hash: str = EMPTY_HASH
     """`sha256:` of the text."""
     fragments: tuple[ContextFragment, ...] = ()
-    """The fragments in the text."""
     template_id: str = ""
     """The attention template that set the limits."""
     budget_used: BudgetUsed = BudgetUsed()

@@ -82,7 +82,6 @@ class Leak(NamedTuple):
     """The namespace, or several, that own the named item."""
 
     def line(self) -> str:
-        """The leak in words."""
         where = f"{self.entry_type} {self.ledger_id} {self.entry_id}"
         return f"{self.kind}: {where} of {self.owner} names {self.names} of {self.belongs_to} ({self.field})"
 
@@ -127,7 +126,6 @@ class LeakReport:
         }
 
     def lines(self) -> Iterator[str]:
-        """Everything, for a reader."""
         yield from (each.line() for each in self.leaks[:_SHOWN_AT_MOST])
         if len(self.leaks) > _SHOWN_AT_MOST:
             yield f"and {len(self.leaks) - _SHOWN_AT_MOST:,} more (--json has them all)"

@@ -143,7 +143,6 @@ class ShadowReport:
         return {**head, "turns": [each._asdict() for each in self.told], "note": NOTE}
 
     def lines(self) -> Iterator[str]:
-        """The report as lines of text."""
         if not self.turns:
             table = toml_key(("agents", self.agent_class))
             yield f"no turn of {self.session_id or self.agent_class} was decided in shadow"

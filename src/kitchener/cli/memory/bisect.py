@@ -103,7 +103,6 @@ def _turns_of(change: MemoryChange) -> list[str]:
 
 
 def _report_lines(report: BisectReport, agent_class: str, turns: Mapping[str, TurnText]) -> Iterator[str]:
-    """The report as lines of text."""
     whom = f"{report.turn_id} of {report.subject_id} ({agent_class})"
     looked = (
         f"{counted(report.between, 'entry', 'entries')} of the memory in between, {counted(report.probes, 'run')} of the turn"

@@ -35,7 +35,6 @@ class WithdrawnLine:
         }
 
     def lines(self) -> Iterator[str]:
-        """Everything, for a reader."""
         turns = len(self.shown_in)
         yield f"  {self.overlay.key}: {one_line(self.overlay.line, _WIDTH)}"
         yield f"  it had been shown in {counted(turns, 'turn')}{':' if turns else ''}"
@@ -68,7 +67,6 @@ class OperatorDecision:
         }
 
     def lines(self) -> Iterator[str]:
-        """Everything, for a reader."""
         yield self.note
         for each in self.withdrawn:
             yield from each.lines()

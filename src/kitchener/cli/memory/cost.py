@@ -219,7 +219,6 @@ class CostTable:
         return {"agent_class": self.agent_class, "lines": lines, "totals": self.totals(), "without_result": fruitless}
 
     def lines(self) -> Iterator[str]:
-        """The table as lines of text."""
         if not self.rows:
             about = f" about {self.subject_id!r}" if self.subject_id is not None else ""
             yield f"nothing learned yet{about} by {self.agent_class}"

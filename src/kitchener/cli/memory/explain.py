@@ -153,7 +153,6 @@ class ArtifactExplanation:
         return list(dict.fromkeys(each.turn_id for each in self.evidence if each.turn_id is not None))
 
     def lines(self) -> Iterator[str]:
-        """The explanation as lines of text."""
         yield from self._head()
         yield from self._because()
         yield "\nwhat became of it:"
@@ -267,7 +266,6 @@ def record_json(entry: StoredEntry) -> dict[str, object]:
 
 
 def entry_text(entry: StoredEntry) -> str:
-    """One entry in words."""
     payload = events.read_payload(entry.entry_type, entry.payload)
     if entry.entry_type == events.HO3_OVERLAY:
         return "imported" if payload_as(OverlayPayload, payload).get("unverified_event_ids") else "learned"

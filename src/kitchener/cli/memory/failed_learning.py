@@ -33,7 +33,6 @@ class FailedLearning:
         return asdict(self)
 
     def line(self, signal_id: str) -> str:
-        """One line for a reader."""
         failed = f"{counted(self.attempts, 'attempt')} to learn from {signal_id} failed"
         return one_line(f"{failed}, at {short_time(self.last_at)} ({self.wo_id}) because {self.detail}", _WIDTH)
 

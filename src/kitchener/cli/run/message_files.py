@@ -72,7 +72,6 @@ class Messages:
         return len(self._offsets)
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
     def read(self, lines: "array[int]") -> list[FileMessage]:

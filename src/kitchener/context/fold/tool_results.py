@@ -204,7 +204,7 @@ def _list_lines(values: Sequence[Json], keys: str) -> Iterator[str]:
 
 
 def _leaves(value: Json) -> Iterator[str]:
-    """The texts and numbers in a JSON value."""
+    """The texts and numbers in a JSON value, at any depth."""
     if isinstance(value, dict):
         for each in value.values():
             yield from _leaves(each)

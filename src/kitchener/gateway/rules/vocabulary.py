@@ -36,7 +36,6 @@ def is_greeting(words: Sequence[str]) -> bool:
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words of a table."""
     return frozenset(words.split())
 
 

@@ -65,7 +65,6 @@ class RecordedSession:
 
     @property
     def name(self) -> str:
-        """The session for a reader."""
         return f"session {self.session_id}" if self.session_id else f"what names no session in {self.path}"
 
     def common_fields(self) -> CommonPayload:

@@ -39,7 +39,6 @@ class MetricFamily(NamedTuple):
     values: Iterable[tuple[Labels, float]]
 
     def lines(self) -> Iterator[str]:
-        """The metric as text."""
         yield from _head(self.name, self.kind, self.meaning)
         for labels, value in self.values:
             yield f"{self.name}{_shown(labels)} {value}"
@@ -53,7 +52,6 @@ class HistogramFamily(NamedTuple):
     values: Iterable[tuple[Labels, DurationCounts]]
 
     def lines(self) -> Iterator[str]:
-        """The histogram as text."""
         yield from _head(self.name, "histogram", self.meaning)
         for labels, found in self.values:
             total = 0

@@ -67,7 +67,7 @@ class NewMessage(DescribedModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     message: str
-    """The text of the message."""
+    """What the user says."""
     stream: bool = False
     """Whether the answer is a stream of events."""
     memory: bool = True
