@@ -40,7 +40,7 @@ _ENTRY_ID = re.compile(r"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-([0-9]{12,16}))(?:\.[0-9]
 
 
 class BundleFault(BadLine):
-    """A fault of a bundle and its place: ledger and entry number, or another place in the bundle."""
+    """A fault of a bundle and its place: ledger and entry number, or a part of the bundle."""
 
     def __init__(self, where: str, field: str, expected: str, found: str) -> None:
         super().__init__(field, expected, found)
