@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from kitchener.clock import to_us
 from kitchener.config import HO3MemoryConfig
 from kitchener.inspection.shown_text import UNREADABLE, one_line, short_time
 from kitchener.memory import GateResult, Overlay, SignalAccumulator
@@ -12,7 +11,7 @@ from kitchener.memory.bias import weight_of
 from kitchener.memory.signals import Cut
 from kitchener.memory.subject_memory import SubjectMemory
 from kitchener.records import events
-from kitchener.times import iso_of
+from kitchener.times import iso_text
 
 LineState = Literal["speaks", "deactivated", "expired", "faded"]
 
@@ -37,8 +36,8 @@ class SignalView:
             "count": gate.count,
             "sessions": gate.session_count,
             "session_ids": [] if total is None else list(total.session_ids),
-            "first_seen": None if total is None else iso_of(to_us(total.first_seen)),
-            "last_seen": None if total is None else iso_of(to_us(total.last_seen)),
+            "first_seen": None if total is None else iso_text(total.first_seen),
+            "last_seen": None if total is None else iso_text(total.last_seen),
             "decay": None if total is None else total.decay,
             "gate": {
                 "state": gate.reason,

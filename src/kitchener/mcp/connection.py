@@ -35,6 +35,7 @@ from kitchener.mcp.connection_state import ConnectionState
 from kitchener.mcp.http_transport import bounded_transport
 from kitchener.mcp.message_values import MAX_VALUES, holds_too_many
 from kitchener.mcp.protocol_errors import TOO_LARGE, meaning_of
+from kitchener.mcp.stream_wrapper import StreamWrapper
 from kitchener.mcp.untraced_stream import UntracedStream
 from kitchener.plain_names import error_text
 
@@ -317,30 +318,21 @@ async def _watched(transport: "Transport", state: ConnectionState, library: "_Li
         yield _WatchedStream(incoming, state, library), sent
 
 
-class _WatchedStream:
+class _WatchedStream(StreamWrapper["ReadStream[SessionMessage | Exception]"]):
     """A stream of messages that keeps each page of tools as it came, and tells when it ends."""
 
     def __init__(self, stream: "ReadStream[SessionMessage | Exception]", state: ConnectionState, library: "_Library") -> None:
-        self._stream, self._state, self._library = stream, state, library
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
+        super().__init__(stream)
+        self._state, self._library = state, library
 
     async def receive(self) -> "SessionMessage | Exception":
         return await self._stream.receive()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> "_WatchedStream":
-        await self._stream.__aenter__()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._state.lose()
-        await self._stream.__aexit__(kind, error, trace)
+        await super().__aexit__(kind, error, trace)
 
     def __aiter__(self) -> "_WatchedStream":
         return self

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import anyio
 
@@ -51,17 +51,22 @@ _PAUSE_S: Final = 0.01
 """Seconds between two checks whether an entry of a subject is still being written."""
 
 
-class SignalOperations(OverlayOperations):
+LedgerT = TypeVar("LedgerT", bound=Ledger)
+
+
+class SignalOperations(OverlayOperations, Generic[LedgerT]):
     """READ and LOG over two ledgers that the caller has opened."""
 
-    def __init__(self, signals: Ledger, overlays: Ledger, config: HO3MemoryConfig, clock: Clock) -> None:
+    overlays: LedgerT
+
+    def __init__(self, signals: LedgerT, overlays: LedgerT, config: HO3MemoryConfig, clock: Clock) -> None:
         super().__init__(overlays, config, clock)
         self.signals = signals
         self._subjects = SubjectCache(self._fold, self._find_known, config.resident_events)
 
     @property
-    def ledgers(self) -> tuple[Ledger, ...]:
-        """The ledgers that this memory writes; a turn's commit must cover them."""
+    def ledgers(self) -> tuple[LedgerT, LedgerT]:
+        """Signals and overlays, for `Ledgers(also=…)`: a turn's commit must cover them."""
         return self.signals, self.overlays
 
     def stored_id(self, signal_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> str:
@@ -257,14 +262,8 @@ class SignalOperations(OverlayOperations):
         return await fold_subject(namespace, self.signals, self.overlays)
 
 
-class HO3Memory(SignalOperations):
+class HO3Memory(SignalOperations[LedgerClient]):
     """Long-term memory, open for reading and writing. Open it with `HO3Memory.open`."""
-
-    signals: LedgerClient
-    overlays: LedgerClient
-
-    def __init__(self, signals: LedgerClient, overlays: LedgerClient, config: HO3MemoryConfig, clock: Clock) -> None:
-        super().__init__(signals, overlays, config, clock)
 
     @classmethod
     @asynccontextmanager
@@ -307,11 +306,6 @@ class HO3Memory(SignalOperations):
         other = HO3Memory(self.signals, self.overlays, config, self._clock)
         other._subjects, other._changing = self._subjects, self._changing
         return other
-
-    @property
-    def ledgers(self) -> tuple[LedgerClient, LedgerClient]:
-        """Signals and overlays, for `Ledgers(also=…)`: a turn's commit covers them."""
-        return self.signals, self.overlays
 
 
 def _checked(metadata: Mapping[str, Json] | None) -> tuple[dict[str, Json], str]:

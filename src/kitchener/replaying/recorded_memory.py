@@ -137,7 +137,7 @@ class RecordedMemory(MemoryReader):
                 raise failing_again(str(degraded.get("error")))
 
 
-class RecordedLearning(SignalOperations):
+class RecordedLearning(SignalOperations[Ledger]):
     """The memory during a replayed consolidation.
 
     Args:

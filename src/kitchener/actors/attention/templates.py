@@ -5,7 +5,6 @@ or add templates by id. Where a directory has a manifest with the hash of each f
 template with the most specific `applies_to` applies; `ATT-DEFAULT-001` applies if no other does.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -15,13 +14,13 @@ from typing import ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kitchener.actors.manifest import MANIFEST, write_hashes
 from kitchener.canonical import digest, parse_json
 from kitchener.config.shown import described_key
 from kitchener.errors import ConfigError
 from kitchener.plain_names import shown_path
 from kitchener.small_files import is_directory, read_regular
 
-MANIFEST: Final = "manifest.json"
 SETTING: Final = "attention_templates"
 """The setting of an agent class that names a directory of templates, as the source of errors about the directory."""
 _MAX_BYTES: Final = 65_536
@@ -88,8 +87,7 @@ def _shipped() -> Mapping[str, AttentionTemplate]:
 
 def write_manifest(directory: str) -> None:
     """Writes `manifest.json` with the hash of every template in `directory`. Call it after each intended edit."""
-    hashes = {each.name: digest(_read(each)) for each in _templates_in(Path(directory))}
-    (Path(directory) / MANIFEST).write_text(json.dumps(hashes, indent=2) + "\n", encoding="utf-8")
+    write_hashes(Path(directory), {each.name: _read(each) for each in _templates_in(Path(directory))})
 
 
 def _templates_in(folder: Traversable) -> list[Traversable]:

@@ -17,6 +17,7 @@ from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, opened, payload_as
 from kitchener.records.outputs import LearnedOutput
 from kitchener.records.prompt import PromptResponse, Usage
+from kitchener.times import iso_text
 
 RECENT_EVENTS: Final = 20
 """Newest events of a signal that a consolidation shows the model."""
@@ -62,7 +63,6 @@ def overlay_of(case: Case, output: LearnedOutput, trace: Sequence[StoredEntry]) 
     given = output.get("labels")
     labels = {kind: _tidy_labels(given.get(kind)) for kind in LABEL_KINDS} if isinstance(given, Mapping) else _NO_LABELS
     evidence = case.evidence
-    first = evidence.first_seen.isoformat(timespec="microseconds")
     return {
         "signal_id": case.signal_id,
         "artifact_type": output.get("category"),
@@ -80,7 +80,7 @@ def overlay_of(case: Case, output: LearnedOutput, trace: Sequence[StoredEntry]) 
         "salience_weight": output.get("salience_weight"),
         "decay_modifier": output.get("decay_modifier"),
         "content": {"bias": tidy(str(output.get("bias", ""))), "category": output.get("category")},
-        "window_start": first,
+        "window_start": iso_text(evidence.first_seen),
         "window_end": case.gate_ts,
     }
 

@@ -13,13 +13,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
+from kitchener.actors.manifest import MANIFEST, write_hashes
 from kitchener.canonical import canonical_digest, digest
 from kitchener.config.shown import described_key
 from kitchener.errors import PromptError
 from kitchener.plain_names import shown_path
 from kitchener.small_files import read_regular
 
-MANIFEST: Final = "manifest.json"
 MAX_SOURCE_BYTES: Final = 1_048_576
 """Largest file of a prompt directory, bytes. The shipped files have a few thousand."""
 _FILE_NAME: Final = re.compile(r"(PRM-[A-Z0-9-]{1,64})\.txt|(PRC-[A-Z0-9-]{1,64})\.json")
@@ -127,5 +127,4 @@ def json_object(data: bytes, file: str) -> dict[str, object]:
 def write_manifest(root: Path) -> None:
     """Writes `manifest.json` with the hash of every contract and pack in a directory."""
     names = sorted(path.name for path in root.iterdir() if _FILE_NAME.fullmatch(path.name))
-    manifest = {name: digest(_bytes(root / name)) for name in names}
-    (root / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    write_hashes(root, {name: _bytes(root / name) for name in names})

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from kitchener.context.lexical.features import DateParts, TextFeatures, date_parts, features_of
 from kitchener.context.lexical.words import KIN, terms_of, words_of
+from kitchener.records.tokens import estimate_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,7 @@ class LexicalTurns:
     def _factor(self, turn: LexicalTurn, features: TextFeatures, *, opens: bool) -> float:
         """The factor of the turn's score that does not depend on the question."""
         weights = self._weights
-        tokens = -(-len(turn.text) // 4) if turn.tokens is None else turn.tokens
+        tokens = estimate_tokens(turn.text, "chars/4") if turn.tokens is None else turn.tokens
         factor: float = (weights.opening if opens else 1.0) * (weights.asking if features.asks else 1.0)
         if tokens > weights.long_tokens:
             return factor * math.pow(weights.long_tokens / tokens, weights.long_power)

@@ -5,7 +5,7 @@ describes the format.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, NoReturn, cast, get_args
 
@@ -19,7 +19,7 @@ from kitchener.errors import CallerError, ConfigError
 from kitchener.plain_names import is_printable, quoted
 from kitchener.records.entries import Json, SpokenRole
 from kitchener.small_files import NOT_REGULAR, open_regular
-from kitchener.times import iso_of
+from kitchener.times import as_utc, iso_of
 
 MAX_CONVERSATION_BYTES: Final = 16 * 1_048_576
 """Most bytes of one line, and of all lines of one conversation. A whole conversation is held in memory."""
@@ -190,7 +190,7 @@ class ConversationFile:
             return before
         try:
             time = datetime.fromisoformat(given) if isinstance(given, str) else None
-            time = time and (time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC))
+            time = time and as_utc(time)
         except (ValueError, OverflowError):
             time = None
         if time is None:
