@@ -340,13 +340,13 @@ class McpServer:
         traits = ToolIdentity.of(tool.definition).traits
         may_repeat, lost = traits.read_only or traits.idempotent, None
         call = partial(self._call_once, tool, arguments, context)
-        context.wait.reason = why_no_place
+        context.wait.begin(why_no_place)
         async with self._places:
-            context.wait.reason = why_not_connected
+            context.wait.begin(why_not_connected)
             try:
                 return await call()
             except RequestNotTaken:
-                context.wait.reason = why_not_connected
+                context.wait.begin(why_not_connected)
             except ConnectionLost as error:
                 if not may_repeat:
                     raise _unknown(self.label, error) from error
@@ -362,7 +362,8 @@ class McpServer:
 
     async def _call_once(self, tool: ListedTool, arguments: Mapping[str, object], context: ToolContext) -> object:
         connection = await self._connected()
-        context.wait.reason, answer = None, context.answer
+        context.wait.end()
+        answer = context.answer
         responses, request_state = responses_to(answer) if answer is not None else (None, None)
         self._running += 1
         try:

@@ -482,10 +482,10 @@ async def test_a_tool_that_says_what_it_waits_for_was_not_started_when_its_time_
     @tool(read_only=False)
     async def print_page(context: ToolContext) -> None:
         """Prints."""
-        context.wait.reason = lambda: "no printer was free"
+        context.wait.begin(lambda: "no printer was free")
         await anyio.lowlevel.checkpoint()
         if has_printer:
-            context.wait.reason = None
+            context.wait.end()
         await anyio.sleep_forever()
 
     found = await run(print_page, timeout_s=0.1)
@@ -587,7 +587,7 @@ async def test_what_a_tool_says_of_its_wait_cannot_break_a_turn(reason: Any, tol
     @tool
     async def print_page(context: ToolContext) -> None:
         """Prints."""
-        context.wait.reason = reason
+        context.wait.begin(reason)
         await anyio.sleep_forever()
 
     found = await run(print_page, timeout_s=0.1)
@@ -603,7 +603,7 @@ async def test_a_tool_that_has_asked_a_person_has_begun_whatever_it_waits_for() 
     @tool
     async def print_page(context: ToolContext) -> None:
         """Prints."""
-        context.wait.reason = lambda: "no printer was free"
+        context.wait.begin(lambda: "no printer was free")
         await anyio.sleep_forever()
 
     registry = ToolRegistry([print_page], timeout_s=0.1)
@@ -617,7 +617,7 @@ async def test_a_synchronous_tool_that_hangs_is_left_behind_and_the_error_says_s
 
     def print_page(context: ToolContext) -> str:
         """Prints. Nobody can stop it, so what it waits for does not tell that nothing will be done."""
-        context.wait.reason = lambda: "no printer was free"
+        context.wait.begin(lambda: "no printer was free")
         return stuck.stick()
 
     async def hang() -> None:

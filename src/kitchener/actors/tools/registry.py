@@ -256,7 +256,7 @@ def _as_tool(given: RunnableTool | Callable[..., object]) -> RunnableTool:
 def _told_reason(call: ToolContext) -> str | None:
     """What the tool says that its call waits for, as one line; None: it says nothing, or nothing that is a text."""
     try:
-        reason = call.wait.reason() if call.wait.reason is not None else None
+        reason = call.wait.reason() if call.wait.is_waiting else None
     except Exception:  # noqa: BLE001 - an author's code, which must not break the turn
         return None
     return " ".join(without_halves(reason).split())[:_MAX_REASON_CHARS] if isinstance(reason, str) else None

@@ -44,11 +44,25 @@ class CallWait:
     If the time of the call runs out meanwhile, the model is told that the tool was not started, and why.
     """
 
-    __slots__ = ("reason",)
+    __slots__ = ("is_waiting", "reason")
 
     def __init__(self) -> None:
-        self.reason: Callable[[], str] | None = None
-        """Gives one line of text, at once; None: the call waits for nothing, and may have an effect from now on."""
+        self.is_waiting = False
+        """Whether the call waits, and has had no effect yet. False: it may have an effect from now on."""
+        self.reason: Callable[[], str] = str
+        """What it waits for, as one line of text, at once. It counts while the call waits."""
+
+    def begin(self, reason: Callable[[], str]) -> None:
+        """The call waits from now on.
+
+        Args:
+            reason: says what for, as one line of text, at once; called when the time of the call runs out
+        """
+        self.is_waiting, self.reason = True, reason
+
+    def end(self) -> None:
+        """The call no longer waits, and may have an effect from now on."""
+        self.is_waiting = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
