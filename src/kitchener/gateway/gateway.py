@@ -11,6 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import astuple, replace
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TypeGuard
 
 import anyio
 
@@ -36,6 +37,7 @@ from kitchener.records.prompt import (
     PromptRequest,
     PromptResponse,
     Provider,
+    StreamingProvider,
     StreamItem,
     StreamRestart,
     TextPiece,
@@ -326,15 +328,14 @@ async def _streamed(attempts: Attempts, outlet: Outlet[TextPiece | StreamRestart
         await outlet.give(StreamRestart(attempts.number))
         attempts.output_begun = False
         attempts.start_clock()
-    target = attempts.target
-    stream = getattr(target.provider, "stream", None)
-    if stream is None:
-        response = await (_in_time(attempts) if target.traits.needs_timeout else target.provider.complete(attempts.request))
+    target, provider = attempts.target, attempts.target.provider
+    if not _can_stream(provider):
+        response = await (_in_time(attempts) if target.traits.needs_timeout else provider.complete(attempts.request))
         check_response(target.provider_id, response)
         if response.text:
             await _give(attempts, outlet, response.text)
         return response
-    items: AsyncIterator[object] = stream(attempts.request)
+    items: AsyncIterator[object] = provider.stream(attempts.request)
     with ended_by(anyio.CancelScope(deadline=attempts.stop_at if target.traits.needs_timeout else _NEVER)) as limit:
         try:
             async for each in items:
@@ -350,6 +351,10 @@ async def _streamed(attempts: Attempts, outlet: Outlet[TextPiece | StreamRestart
             if (close := getattr(items, "aclose", None)) is not None:
                 await close()
     raise _too_slow(attempts)
+
+
+def _can_stream(provider: Provider) -> TypeGuard[StreamingProvider]:
+    return getattr(provider, "stream", None) is not None
 
 
 async def _give(attempts: Attempts, outlet: Outlet[TextPiece | StreamRestart], text: str) -> None:
