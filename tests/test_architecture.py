@@ -30,6 +30,7 @@ from kitchener.actors.sessions.session_state import SessionState
 from kitchener.records import events
 from kitchener.telemetry import names as span_names
 from tests.records.entries.shapes import shape_of
+from tests.shared.dotted_names import DOTTED_NAME, FILES_OF_A_USER, resolves
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -839,7 +840,7 @@ def test_functions_of_one_name_are_listed_with_what_they_have_in_common() -> Non
 
 SAME_TEXTS = {
     "FENCE": "Markdown's",
-    "MANIFEST": "three folders have a file of this name, with hashes of different files",
+    "MANIFEST": "folders of assets and exports have a file of this name, with hashes of different files",
 }
 """Constants that several modules define with one name and one text, with the reason."""
 
@@ -857,10 +858,8 @@ PATH_IN_PROSE = re.compile(r"(?<![\w./<>*~-])((?:[\w.-]+/)*[\w-]+\.(?:py|mjs))\b
 MODULE_PATH_IN_PROSE = re.compile(
     r"(?<![\w./-])((?:actors|cli|config|context|gateway|ledger|memory|records|replaying|runtime|tuning)(?:/\w+)+)(?![\w./*<{])"
 )
-DOTTED_NAME = re.compile(r"(?<![\w/])kitchener(?:\.[A-Za-z_]\w*)+")
 NOT_IN_THE_CODE = {"None", "Task", "IsolatedAsyncioTestCase", "Local", "StreamingHttpResponse"}
 """A constant of the language, classes of asyncio, unittest and Django, and a provider in an example."""
-FILES_OF_A_USER = {"kitchener.toml", "kitchener.schema.json", "kitchener.service", "kitchener.socket"}
 SPAN_NAMES = {name for name in vars(span_names).values() if isinstance(name, str)}
 CLASS_IN_PROSE = re.compile(r"`(?:\w+\.)*(_?[A-Z][a-z]+[A-Za-z0-9]*)\b(?![-: ])")
 
@@ -869,22 +868,6 @@ def prose_of(path: Path) -> str:
     """The text of a page; of a module, its docstrings and comments."""
     text = path.read_text(encoding="utf-8")
     return text if path.suffix != ".py" else "\n".join((*parsed(path).docstrings, *re.findall(r"# .*", text)))
-
-
-def resolves(dotted: str) -> bool:
-    """Whether a dotted name is a module, or a name in one."""
-    parts = dotted.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            found: object = importlib.import_module(".".join(parts[:length]))
-        except ImportError:
-            continue
-        for name in parts[length:]:
-            if not hasattr(found, name):
-                return False
-            found = getattr(found, name)
-        return True
-    return False
 
 
 def classes_in_the_code(named: set[str]) -> set[str]:

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
@@ -50,13 +49,6 @@ IN_EVERY_PAYLOAD = {"v", "session_id", "subject_id", "turn_id", "namespace"}
 
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
-
-
-def test_the_changelog_says_each_thing_once() -> None:
-    """Merges of branches that both add to it can repeat half of it unseen."""
-    for release in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]:
-        lines = [each for each in release.splitlines() if each.startswith(("### ", "- "))]
-        assert [each for each, times in Counter(lines).items() if times > 1] == []
 
 
 # --- code ---------------------------------------------------------------------------------------------------------------
