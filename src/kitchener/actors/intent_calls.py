@@ -39,7 +39,7 @@ class IntentCalls:
         self._authority = authority if authority is not None and not authority.is_shadow else None
 
     async def declare(
-        self, session_id: str, objective: str, *, scope: str, parent: str | None, targets: Sequence[str]
+        self, session_id: str, objective: str, *, scope: IntentScope, parent: str | None, targets: Sequence[str]
     ) -> IntentId:
         """Puts a new intent on record and returns its id. Raises CallerError if an argument is invalid."""
         check_text("objective", objective)

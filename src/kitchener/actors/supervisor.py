@@ -33,7 +33,7 @@ from kitchener.config import HO2Config
 from kitchener.errors import CallerError, RuntimeClosed
 from kitchener.ids import IdSource, IntentId, SessionId
 from kitchener.ledger import LedgerGroup
-from kitchener.records.entries import ApprovalScope, Json
+from kitchener.records.entries import ApprovalScope, IntentScope, Json
 from kitchener.records.output_schema import OutputSchema
 from kitchener.records.parts import FilePart, ReadPart
 from kitchener.records.tools.client_tools import ClientOutput, ClientTool, ClientToolset
@@ -397,7 +397,7 @@ class HO2Supervisor:
         session_id: str,
         objective: str,
         *,
-        scope: str = "SESSION",
+        scope: IntentScope = "SESSION",
         parent_intent_id: str | None = None,
         targets: Sequence[str] = (),
     ) -> IntentId:

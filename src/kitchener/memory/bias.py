@@ -6,7 +6,7 @@ and labels, and ignores what their lines mean. Explained in `docs/memory.md`.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 
 class ArtifactFields(Protocol):
@@ -27,6 +27,8 @@ FADED_SHARE: Final = 0.5
 CHARS_PER_TOKEN: Final = 4
 """Estimated characters per token, for the budget."""
 _DIMENSIONS: Final = ("domain", "task")
+_GLOBAL: Final[Literal["agent", "global"]] = "global"
+"""The scope of an artifact that concerns every turn, whatever the labels of the turn are."""
 
 
 def select_biases(
@@ -111,7 +113,7 @@ def _is_alive(artifact: ArtifactFields, as_of: datetime) -> bool:
 
 
 def _is_in_scope(artifact: ArtifactFields, wanted: Mapping[str, frozenset[str]]) -> bool:
-    if artifact.get("scope") == "global":
+    if artifact.get("scope") == _GLOBAL:
         return True
     labels = artifact.get("labels")
     if not isinstance(labels, Mapping):

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from kitchener.errors import EventVersionError
 from kitchener.records import upgrades
 from kitchener.records.entries.common import CommonPayload, P, payload_as
+from kitchener.records.entries.intents import IntentScope
 
 VERSION: Final = 1
 """Written into every payload as `v`, but for the types in `VERSIONS`; absent reads as 1."""
@@ -79,9 +80,9 @@ OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SEALING_CHANG
 IMPORTED_TYPES: Final = frozenset((ENTRY_IMPORTED, CONTEXT_IMPORTED))
 """Types of the entries that hold an entry of another root. Readers give the held entry for `ENTRY_IMPORTED`."""
 
-SESSION_SCOPE: Final = "SESSION"
+SESSION_SCOPE: Final[IntentScope] = "SESSION"
 """The scope of an intent that belongs to one session."""
-SHARED_SCOPES: Final = ("PROJECT", "ARTIFACT", "GLOBAL")
+SHARED_SCOPES: Final[tuple[IntentScope, ...]] = ("PROJECT", "ARTIFACT", "GLOBAL")
 """Scopes of intents that belong to a subject. Every entry about such an intent names its scope."""
 OF_SHARED_INTENTS: Final = (
     INTENT_DECLARED,

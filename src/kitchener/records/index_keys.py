@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kitchener.ids import anonymous_subject
+from kitchener.records.entries import IdempotencyScope, TurnStartedPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.events import (
     APPROVAL_REQUESTED,
     APPROVAL_RESOLVED,
@@ -73,7 +74,7 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     if entry_type not in _KEYED_TYPES:
         return ()
     if entry_type == WO_PLANNED:
-        if payload.get("wo_type") == "consolidate":
+        if payload_as(WorkOrderPlannedPayload, payload).get("wo_type") == "consolidate":
             return (CONSOLIDATIONS_KEY,)
         attention = payload.get("attention")
         biases = attention.get("biases") if attention is not None else None
@@ -126,9 +127,10 @@ def _keys_of_message(payload: Mapping[str, Any]) -> tuple[str, ...]:
     keys = (turn_index_key(payload["turn_id"]),) if "turn_id" in payload else ()
     if "idempotency_key" not in payload:
         return keys
-    scope = payload["idempotency_scope"]
-    owner = payload["session_id"] if scope == "session" else payload["subject_id"]
-    return (*keys, idempotency_index_key(scope, owner, payload["idempotency_key"]))
+    call = payload_as(TurnStartedPayload, payload)
+    scope = call["idempotency_scope"]
+    owner = call["session_id"] if scope == "session" else call["subject_id"]
+    return (*keys, idempotency_index_key(scope, owner, call["idempotency_key"]))
 
 
 def subject_index_key(subject_id: str) -> str:
@@ -177,7 +179,7 @@ def external_index_key(subject_id: str | None, external_id: str) -> str:
     return f"external of:{len(owner)}:{owner}|{external_id}"
 
 
-def idempotency_index_key(scope: str, owner: str, key: str) -> str:
+def idempotency_index_key(scope: IdempotencyScope, owner: str, key: str) -> str:
     """The index key of an idempotency key, which belongs to a session or to a subject."""
     # The length separates owner and key, whatever characters they contain.
     return f"idempotency:{scope}:{len(owner)}:{owner}|{key}"

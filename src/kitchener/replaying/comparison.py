@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kitchener.records import events
+from kitchener.records.entries import TurnCompletedPayload, opened, payload_as
 
 _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     events.TURN_STARTED: frozenset(("idempotency_key", "idempotency_scope", "ruleset_hash", "config_hash", "overlap")),
@@ -75,7 +76,7 @@ def first_difference(
 def _without_summary(completed: Mapping[str, object]) -> Mapping[str, object]:
     """Omits the text of an error about rejected replies. It sums up `WO_FAILED` and `ESCALATION`, which are compared, and
     earlier records give less of them."""
-    error = completed.get("error")
+    error = opened(payload_as(TurnCompletedPayload, completed).get("error"))
     if not isinstance(error, Mapping) or error.get("kind") != "QUALITY_GATE":
         return completed
     return {**completed, "error": {name: value for name, value in error.items() if name != "message"}}

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -414,7 +414,7 @@ async def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path: Pa
         refused: list[tuple[Any, type[Exception], str]] = [
             (us.declare_intent(SID, " "), CallerError, "objective = ' '"),
             (us.declare_intent(SID, "x" * 2_001), CallerError, "objective"),
-            (us.declare_intent(SID, "x", scope="WORLD"), CallerError, "scope = 'WORLD'"),
+            (us.declare_intent(SID, "x", scope=cast("Any", "WORLD")), CallerError, "scope = 'WORLD'"),
             (us.declare_intent(SID, "x", targets="Oslo"), CallerError, "targets = 'Oslo'"),
             (us.declare_intent(SID, "x", targets=["Oslo", ""]), CallerError, "targets = ''"),
             (us.declare_intent(SID, "x", parent_intent_id="INT-9"), InvalidLifecycle, "INT-9"),

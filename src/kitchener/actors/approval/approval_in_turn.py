@@ -21,7 +21,13 @@ from kitchener.ledger import LedgerGroup
 from kitchener.media.media_types import accepts
 from kitchener.memory.timestamps import us_of
 from kitchener.records import events
-from kitchener.records.entries import ApprovalRequestedPayload, ResumesMapping, TurnStartedPayload, WorkOrderDeferredPayload
+from kitchener.records.entries import (
+    ApprovalRequestedPayload,
+    ResumesMapping,
+    TurnStartedPayload,
+    WaitReason,
+    WorkOrderDeferredPayload,
+)
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import RefMapping
 from kitchener.records.tools.client_tools import ClientCall, ClientToolset
@@ -192,7 +198,7 @@ def defer(
     requests = [(approval_id(wo.wo_id, each.call), each) for each in wo.requests]
     asked = [(own_id, each) for own_id, each in requests if each.reason != "client_tool"]
     calls = [ClientCall(own_id, each.tool_id, each.arguments) for own_id, each in requests if each.reason == "client_tool"]
-    reason = "approval" if asked else "client_tool"
+    reason: WaitReason = "approval" if asked else "client_tool"
     deferred: WorkOrderDeferredPayload = {"wo_id": wo.wo_id, "reason": reason, "cost": cost_mapping(wo.cost)}
     entries: list[MadeEntry] = [(events.WO_DEFERRED, wo.wo_id, deferred)]
     for own_id, each in requests:

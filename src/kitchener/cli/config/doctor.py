@@ -77,6 +77,8 @@ _ENDS: Final = {events.TURN_COMPLETED: "other", events.TURN_REJECTED: "refused",
 _PROBE_S: Final = 20.0
 """Longest wait for a provider's answer, seconds; or its `timeout_s`, if that is less."""
 _DETAIL_CHARS: Final = 200
+_REFERENCES: Final = "references"
+"""The check without which no provider and no server is opened."""
 
 
 def doctor(
@@ -112,7 +114,7 @@ def doctor(
     else:
         config = loaded.config
         findings += [*_settings(loaded), *_root(Path(config.plane_root))]
-        is_checked = all(each.state == "ok" for each in findings if each.what == "references")
+        is_checked = all(each.state == "ok" for each in findings if each.what == _REFERENCES)
         findings += _providers(config, is_checked=is_checked)
         findings += _findings("keys", _keys, config) + _findings("ledgers", _ledgers, config)
         findings += _findings("content", _content, config)
@@ -170,7 +172,7 @@ def _references(loaded: LoadedConfig) -> Finding:
         check_tools(checked.config, checked.source)
         check_prompts(checked)
 
-    return _checked("references", check, loaded, "routes, agent classes, tools, prompts and keys exist")
+    return _checked(_REFERENCES, check, loaded, "routes, agent classes, tools, prompts and keys exist")
 
 
 def _checked(what: str, check: Callable[[LoadedConfig], None], loaded: LoadedConfig, fine: str) -> Finding:

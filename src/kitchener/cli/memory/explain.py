@@ -9,7 +9,7 @@ from kitchener.cli.memory.cost import LineCost, WorkOrderCosts, costs_of, learni
 from kitchener.errors import UnknownArtifact
 from kitchener.inspection.memory_views import LearnedView, learned_at, learned_view, line_text, where_it_speaks
 from kitchener.inspection.shown_text import UNREADABLE, one_line, short_time
-from kitchener.inspection.turn_views.turn_end import shown_reply
+from kitchener.inspection.turn_views.turn_end import TurnState, shown_reply, state_words
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.memory import GateResult
 from kitchener.memory.reader import record_facts
@@ -18,6 +18,7 @@ from kitchener.memory.subject_memory import why_erased
 from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import (
+    AbortReason,
     CommonPayload,
     OverlayDeactivatedPayload,
     OverlayPayload,
@@ -48,20 +49,28 @@ class TurnText:
     session_id: str | None = None
     """The session; None: the ledger does not know the turn."""
     started_at: str | None = None
-    state: str = "unknown"
-    """`completed`, `aborted: <reason>`, `open` (it runs, or a crash cut it off), `unknown`."""
+    state: TurnState = "unknown"
+    abort_reason: AbortReason | None = None
+    """Why it was aborted; None: it was not."""
     message: SealedText | None = None
     """The message; sealed if it cannot be decrypted."""
     response: SealedText | None = None
 
     def as_json(self) -> dict[str, object]:
-        return {**asdict(self), "message": opened(self.message), "response": opened(self.response)}
+        return {
+            "turn_id": self.turn_id,
+            "session_id": self.session_id,
+            "started_at": self.started_at,
+            "state": state_words(self.state, self.abort_reason),
+            "message": opened(self.message),
+            "response": opened(self.response),
+        }
 
     def said(self) -> list[str]:
         """Message and reply, one line each."""
         if self.session_id is None:
             return ["(the supervisor's ledger does not know this turn)"]
-        reply = f"< {_text(self.response)}" if self.state == "completed" else f"({self.state})"
+        reply = f"< {_text(self.response)}" if self.state == "completed" else f"({state_words(self.state, self.abort_reason)})"
         return [f"> {_text(self.message)}", reply]
 
 
@@ -82,7 +91,7 @@ async def read_turn_text(ho2m: LedgerReader | None, turn_id: str) -> TurnText:
         if entry.entry_type == events.TURN_COMPLETED:
             turn.state, turn.response = "completed", shown_reply(payload_as(TurnCompletedPayload, payload))
         else:
-            turn.state = f"aborted: {payload_as(TurnAbortedPayload, payload)['reason']}"
+            turn.state, turn.abort_reason = "aborted", payload_as(TurnAbortedPayload, payload)["reason"]
     return turn
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Self, TypedDict
+from typing import Annotated, Final, Literal, Self, TypedDict
 
 import anyio
 from cyclopts import App, Parameter
@@ -21,13 +21,14 @@ from kitchener.inspection.spending import Spending, in_all, read_spending
 from kitchener.inspection.turn_views.answered_calls import read_answered_calls
 from kitchener.inspection.turn_views.turn_approvals import TurnApprovals, approvals_of
 from kitchener.inspection.turn_views.turn_breaks import break_text, read_breaks
-from kitchener.inspection.turn_views.turn_end import shown_reply
+from kitchener.inspection.turn_views.turn_end import TurnState, shown_reply, state_words
 from kitchener.ledger import StoredEntry
 from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.entries import (
     ERASED,
     AbandonReason,
+    AbortReason,
     CostMapping,
     MessageImportedPayload,
     RejectReason,
@@ -40,6 +41,8 @@ from kitchener.records.entries import (
     WorkOrderAbandonedPayload,
     WorkOrderCompletedPayload,
     WorkOrderPlannedPayload,
+    WorkOrderState,
+    WorkOrderType,
     opened,
     payload_as,
 )
@@ -55,7 +58,8 @@ app = App(name="session", help="List, show, end, repair and move sessions.")
 app.command(repair)
 app.command(export)
 app.command(import_, name="import")
-_WORK_ORDER_STATES = {
+_ShownState = Literal[WorkOrderState, "retired"]
+_WORK_ORDER_STATES: Final[Mapping[str, _ShownState]] = {
     events.WO_PLANNED: "planned",
     events.WO_DISPATCHED: "dispatched",
     events.WO_COMPLETED: "completed",
@@ -195,8 +199,8 @@ class _WorkOrderRow(TypedDict):
     """One work order of a turn, with its state."""
 
     wo_id: str
-    wo_type: str | None
-    state: str
+    wo_type: WorkOrderType | None
+    state: _ShownState
     reason: AbandonReason | None
     """Why it was abandoned; None: it was not abandoned."""
     cost: CostMapping | None
@@ -217,8 +221,9 @@ class _TurnRow:
     message: SealedText
     speaker: SealedText | None = None
     """The name of the person who said it; None: the subject."""
-    state: str = "open"
-    """`open` (running, or cut off by a crash and not yet closed), `completed`, `aborted: <reason>`, `imported`."""
+    state: TurnState = "open"
+    abort_reason: AbortReason | None = None
+    """Why it was aborted; None: it was not."""
     result: TurnCompletedPayload | None = None
     waited_for: str = ""
     """The model attempts for which a turn without a result waited; "": the turn was answered, or called no model."""
@@ -241,12 +246,16 @@ class _TurnRow:
         is_reply = message["role"] == "assistant"
         return cls(turn_id, at, said, message.get("speaker"), state="imported", is_reply=is_reply)
 
+    @property
+    def state_words(self) -> str:
+        return state_words(self.state, self.abort_reason)
+
     def as_json(self) -> dict[str, object]:
         result = self.result
         return {
             "turn_id": self.turn_id,
             "started_at": self.started_at,
-            "state": self.state,
+            "state": self.state_words,
             "message": None if self.is_reply else opened(self.message),
             "speaker": self.speaker and opened(self.speaker),
             "parts": [{"part_id": part_id, **each._asdict()} for part_id, each in self.parts.items()],
@@ -309,7 +318,7 @@ class _History:
         elif kind == events.TURN_COMPLETED:
             turn.state, turn.result = "completed", payload_as(TurnCompletedPayload, payload)
         elif kind == events.TURN_ABORTED:
-            turn.state = f"aborted: {payload_as(TurnAbortedPayload, payload)['reason']}"
+            turn.state, turn.abort_reason = "aborted", payload_as(TurnAbortedPayload, payload)["reason"]
         elif kind in _WORK_ORDER_STATES:
             self._take_work_order(turn, entry.entity_id, kind, payload)
 
@@ -352,7 +361,7 @@ class _History:
         if self.unreadable:
             yield f"not readable: {self.unreadable}"
         for turn in self.turns.values():
-            yield f"\n{turn.turn_id}  {short_time(turn.started_at) if turn.started_at else 'undated'}  {turn.state}"
+            yield f"\n{turn.turn_id}  {short_time(turn.started_at) if turn.started_at else 'undated'}  {turn.state_words}"
             yield f"  {'<' if turn.is_reply else '>'} {label(turn.speaker)}{self._text(turn.message)}"
             for part_id, part in turn.parts.items():
                 yield f"    {part_id}  {part.described}"

@@ -7,14 +7,15 @@ This module knows no policy; the fold is in `state.py`.
 """
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, NamedTuple, Protocol, get_args
 
 from kitchener.records import events
-from kitchener.records.entries import IntentCloser, TurnErrorKind, text_of
+from kitchener.records.entries import IntentCloser, MessageImportedPayload, TurnErrorKind, WorkOrderState, payload_as, text_of
 from kitchener.records.parts import StoredPart
 from kitchener.records.ref import Ref
 from kitchener.records.spoken import told_reply
+from kitchener.times import as_utc, iso_text
 
 WO_OPENED: Final = "WO_OPENED"
 """The kind of `WO_PLANNED`, and a type of entry that only other programs write."""
@@ -26,6 +27,8 @@ COMPLETED: Final = "completed"
 CLOSED_BY_MESSAGE: Final = "closed by the user's message"
 """The outcome of an intent that the classification of a message closed."""
 _CLOSERS: Final[tuple[IntentCloser, ...]] = get_args(IntentCloser)
+_FAILED: Final[WorkOrderState] = "failed"
+"""The `result` of a `WO_CLOSED` that counts as a failure; every other one counts as a success."""
 
 EventKey = tuple[str, str, str]
 """The total order of events: timestamp, entry id, ledger id."""
@@ -215,8 +218,7 @@ def _utc(timestamp: str) -> str:
         time = datetime.fromisoformat(timestamp)
     except ValueError:
         return timestamp
-    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-    return time.isoformat(timespec="microseconds")
+    return iso_text(as_utc(time))
 
 
 _FULL_LENGTH: Final = len("2026-01-01T00:00:00.000000+00:00")
@@ -300,7 +302,7 @@ def _failed(payload: Mapping[str, object]) -> Closed:
 
 
 def _closed(payload: Mapping[str, object]) -> Closed:
-    return _failed(payload) if payload.get("result") == "failed" else _completed(payload)
+    return _failed(payload) if payload.get("result") == _FAILED else _completed(payload)
 
 
 def _refs(value: object) -> tuple[Ref, ...]:
@@ -327,7 +329,7 @@ def _said(payload: Mapping[str, object]) -> Said:
     speaker, said_at = payload.get("speaker"), payload.get("said_at")
     return Said(
         text_of(payload.get("text")),
-        payload.get("role") == "assistant",
+        payload_as(MessageImportedPayload, payload).get("role") == "assistant",
         None if speaker is None else text_of(speaker),
         _utc(said_at) if isinstance(said_at, str) else "",
         _id(payload.get("session_id")),

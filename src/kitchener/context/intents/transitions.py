@@ -24,6 +24,7 @@ from kitchener.records.entries import (
     IntentPayload,
     IntentRelation,
     IntentReopenedPayload,
+    IntentScope,
     IntentSupersededPayload,
     TransitionAction,
 )
@@ -391,7 +392,7 @@ def declared(
     intent_id: str,
     objective: str,
     *,
-    scope: str = events.SESSION_SCOPE,
+    scope: IntentScope = events.SESSION_SCOPE,
     parent_intent_id: str | None = None,
     targets: Sequence[str] = (),
     created_by: str = "HO2",

@@ -2,17 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from kitchener.inspection.shown_text import UNREADABLE
 from kitchener.ledger import StoredEntry
 from kitchener.records import events
-from kitchener.records.entries import SealedText, TurnAbortedPayload, TurnCompletedPayload, TurnErrorMapping, opened, payload_as
+from kitchener.records.entries import (
+    AbortReason,
+    SealedText,
+    TurnAbortedPayload,
+    TurnCompletedPayload,
+    TurnErrorMapping,
+    opened,
+    payload_as,
+)
 from kitchener.records.spoken import told_reply
 from kitchener.sealed_values import is_sealed
 
 _OPEN: Final = "not ended: it runs, or a crash cut it off"
 _WORDLESS: Final = "(no text)"
+
+TurnState = Literal["open", "completed", "aborted", "imported", "unknown"]
+"""How far a turn has come. `open`: it runs, or a crash cut it off and it is not yet closed; `imported`: it is a message of an
+imported conversation, for which no turn ran; `unknown`: the ledger does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,7 @@ class TurnEnd:
         """How it ended, for people."""
         completed, aborted = self.completed, self.aborted
         if completed is None:
-            state = f"aborted: {aborted.get('reason')}" if aborted is not None else _OPEN
+            state = state_words("aborted", aborted.get("reason")) if aborted is not None else _OPEN
             return f"{state}; {self.waited_for}" if self.waited_for else state
         if completed.get("error") is None:
             return "completed"
@@ -76,6 +88,11 @@ def end_of(turn_id: str, entries: Sequence[StoredEntry], waited_for: str) -> Tur
     mine = [each for each in entries if each.entity_id == turn_id and each.entry_type in ends]
     is_completed = bool(mine) and mine[-1].entry_type == events.TURN_COMPLETED
     return TurnEnd(mine[-1] if mine else None, "" if is_completed else waited_for)
+
+
+def state_words(state: TurnState, abort_reason: AbortReason | None) -> str:
+    """The state of a turn as text: of an aborted one with the reason, as in `aborted: timeout`."""
+    return f"{state}: {abort_reason}" if state == "aborted" else state
 
 
 def shown_reply(completed: TurnCompletedPayload) -> SealedText:

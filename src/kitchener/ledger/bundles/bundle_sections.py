@@ -39,15 +39,15 @@ _ENTRY_ID = re.compile(r"(E-[0-9]{4}-[0-9]{2}-[0-9]{2}-([0-9]{12,16}))(?:\.[0-9]
 """The entry id in a reference; a reference to a piece of an entry has two more digits."""
 
 
-class BundleFault(BadLine):
-    """A fault of a bundle and its place: ledger and entry number, or a part of the bundle."""
+class BundleFault(Exception):
+    """A fault of a bundle and its place: ledger and entry number, or a part of the bundle.
+
+    `field` is the part of a line, as in a `BadLine`, a field of the bundle, or one of an entry.
+    """
 
     def __init__(self, where: str, field: str, expected: str, found: str) -> None:
-        super().__init__(field, expected, found)
-        self.where = where
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.field}: expected {self.expected}, found {self.found}"
+        self.where, self.field, self.expected, self.found = where, field, expected, found
+        super().__init__(f"{where}: {field}: expected {expected}, found {found}")
 
 
 class Entry(NamedTuple):

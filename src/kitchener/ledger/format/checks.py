@@ -31,6 +31,7 @@ from kitchener.ledger.format.lines import (
     TO_BODY,
     BadLine,
     EntryBody,
+    FaultField,
     Line,
     Mark,
     chain_hash,
@@ -317,14 +318,15 @@ def _fault(line: bytes, due: _Due) -> BadLine:
     entry_id = entry_id_of(stamp_of(parts.body)[:10].decode("ascii", "replace"), due.seq)
     size = parts.batch[2] if due.size is None else due.size
     link = chain_hash(due.chain, due.ledger_id, due.seq, entry_id, found_hash)
-    for field, expected, found in (
+    compared: tuple[tuple[FaultField, str, str], ...] = (
         ("ledger_id", due.ledger_id, parts.ledger_id),
         ("seq", str(due.seq), str(parts.seq)),
         ("entry_hash", f"sha256:{parts.entry_hash}", f"sha256:{found_hash}"),
         ("entry_id", entry_id, parts.entry_id),
         ("batch", f"[{due.batch}, {due.place}, {size}]", str([*parts.batch])),
         ("chain_hash", f"sha256:{link}", f"sha256:{parts.chain_hash}"),
-    ):
+    )
+    for field, expected, found in compared:
         if expected != found:
             return BadLine(field, expected, found)
     return BadLine("framing", "the line as it was written", shown(line))

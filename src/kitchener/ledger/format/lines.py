@@ -8,7 +8,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, Literal, NamedTuple, TypedDict
 
 import orjson
 
@@ -190,10 +190,29 @@ class CommitDigest:
             self.seq, self.digest = last_seq, f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
+FaultField = Literal[
+    "framing",
+    "entry",
+    "ledger_id",
+    "seq",
+    "entry_id",
+    "batch",
+    "timestamp",
+    "entry_hash",
+    "chain_hash",
+    "key",
+    "signer",
+    "public_key",
+    "sig",
+]
+"""What is wrong: a part of a line, or of the index or the signed head that is compared with it; `framing`: these bytes are no
+line."""
+
+
 class BadLine(Exception):
     """A line that is not what the writer would have written. Callers that know the file turn it into `LedgerDamaged`."""
 
-    def __init__(self, field: str, expected: str, found: str) -> None:
+    def __init__(self, field: FaultField, expected: str, found: str) -> None:
         self.field, self.expected, self.found = field, expected, found
         super().__init__(f"{field}: expected {expected}, found {found}")
 

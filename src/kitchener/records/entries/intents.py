@@ -16,7 +16,7 @@ class IntentDeclaredPayload(CommonPayload):
     """`INTENT_DECLARED`: the session, or the scope that its sessions share, has a new intent."""
 
     intent_id: str
-    scope: str
+    scope: IntentScope
     objective: SealedText
     targets: list[str] | Sealed
     created_by: str
@@ -32,7 +32,7 @@ class IntentSupersededPayload(CommonPayload):
     intent_id: str
     superseded_by_intent_id: str
     reason: SealedText
-    scope: NotRequired[str]
+    scope: NotRequired[IntentScope]
     """Where the intent is shared by sessions; the same in the payloads below."""
 
 
@@ -41,7 +41,7 @@ class IntentReopenedPayload(CommonPayload):
 
     intent_id: str
     reason: SealedText
-    scope: NotRequired[str]
+    scope: NotRequired[IntentScope]
 
 
 class IntentClosedPayload(CommonPayload):
@@ -52,7 +52,7 @@ class IntentClosedPayload(CommonPayload):
     reason: NotRequired[SealedText]
     closed_by: NotRequired[IntentCloser]
     """Absent: version 1 of the policy closed it in a turn; or another program did."""
-    scope: NotRequired[str]
+    scope: NotRequired[IntentScope]
 
 
 class IntentAbandonedPayload(CommonPayload):
@@ -60,7 +60,7 @@ class IntentAbandonedPayload(CommonPayload):
 
     intent_id: str
     reason: SealedText
-    scope: NotRequired[str]
+    scope: NotRequired[IntentScope]
 
 
 class IntentRetiredPayload(CommonPayload):
@@ -68,7 +68,7 @@ class IntentRetiredPayload(CommonPayload):
 
     intent_id: str
     reason: SealedText
-    scope: NotRequired[str]
+    scope: NotRequired[IntentScope]
 
 
 class IntentDeferredPayload(CommonPayload):
@@ -76,7 +76,7 @@ class IntentDeferredPayload(CommonPayload):
 
     intent_id: str
     reason: SealedText
-    scope: NotRequired[str]
+    scope: NotRequired[IntentScope]
 
 
 class IntentForkedPayload(CommonPayload):

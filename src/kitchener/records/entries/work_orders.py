@@ -14,6 +14,9 @@ CallFailure = Literal[ProviderReason, "overloaded"]
 AbandonReason = Literal[
     "BUDGET", "turn_over", "cancelled", "timeout", "overloaded", "crash", "shutdown", "answered", "expired", "unknown"
 ]
+SupersedeReason = Literal["retry succeeded"]
+WaitReason = Literal["approval", "client_tool"]
+"""What a deferred work order waits for: a person, or the client that runs its tools."""
 LaneName = Literal["interactive", "background"]
 IntentRelation = Literal["continue", "switch", "close", "unclear"]
 """What a message does to the active intent."""
@@ -163,7 +166,7 @@ class WorkOrderSupersededPayload(CommonPayload):
 
     wo_id: str
     superseded_by_wo_id: str
-    reason: str
+    reason: SupersedeReason
 
 
 class WorkOrderAbandonedPayload(CommonPayload):
@@ -184,8 +187,8 @@ class WorkOrderDeferredPayload(CommonPayload):
     """`WO_DEFERRED` in HO2m: the work order waits, and is shown as a stub at most."""
 
     wo_id: NotRequired[str]
-    reason: str
-    """`approval`: it waits for a person. Other programs may write others."""
+    reason: WaitReason
+    """Other programs may write others."""
     cost: NotRequired[CostMapping]
     """What it used before it stopped; absent: another program wrote it."""
     blocked_by: NotRequired[list[str]]

@@ -218,7 +218,7 @@ def read_folder(path: Path, *, public_key: str | None = None) -> SessionFolder:
         try:
             sections[name] = section = read_section(data, public_key=public_key)
             entries = [_entry(line) for line in section.lines]
-        except BadLine as fault:
+        except (BadLine, BundleFault) as fault:
             where = f"{fault.where}: {fault.field}" if isinstance(fault, BundleFault) else fault.field
             raise FolderDamaged(str(file), where, fault.expected, fault.found) from fault
         _same(file, "ledger_id", manifest.ledger_ids[name], section.ledger_id)
