@@ -85,6 +85,7 @@ from kitchener.gateway.rules.filled_object import filled
 from kitchener.gateway.rules.vocabulary import lower_words
 from kitchener.inspection.shown_text import harmless
 from kitchener.ledger.bundles import bundle_check as proof_check
+from kitchener.ledger.bundles.bundle_parts import BundleFault
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint
@@ -718,7 +719,7 @@ def _least_cost(call: Callable[[str], object], text: str, enough_s: float = 0.0)
 def _cost(call: Callable[[str], object], text: str) -> float:
     # The thread's time: with a limit on the process's, Linux counts that in ticks of some milliseconds.
     began = time.thread_time()
-    with contextlib.suppress(KitchenerError, chain.BadLine, UnusableAnswer, ValueError, RecursionError):
+    with contextlib.suppress(KitchenerError, chain.BadLine, BundleFault, UnusableAnswer, ValueError, RecursionError):
         call(text)
     return time.thread_time() - began
 
