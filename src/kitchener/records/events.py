@@ -226,10 +226,11 @@ Version 13:
   active intent in a window, and the newest 12 of others).
 
 Version 14:
-- Beside chat messages, a projection names recalled turns that are shown, and those that match well enough and have no room (all
-  that share a word with the message).
+- Beside chat messages, a projection names recalled turns that are shown, and the first that match well enough and have no room
+  (all that share a word with the message).
 - The cost of a turn has its `cached_tokens` (only the costs of its work orders).
-- Where an object is asked for, the only one in an answer is read, whatever stands around it (the answer was repaired).
+- Of a classification, and where a caller asks for an object, an object on lines of its own is read although there are sentences
+  around it (the answer was repaired).
 """
 
 LAST_UNBOUNDED: Final = 8

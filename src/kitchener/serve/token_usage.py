@@ -19,7 +19,10 @@ class TokenUsage(NamedTuple):
     def of_turn(cls, result: TurnResult) -> Self:
         """The tokens of a turn, and of the turns that its tools ran in other sessions."""
         total = result.cost_summary
-        return cls(total.get("input_tokens", 0), total.get("output_tokens", 0), total.get("cached_tokens", 0))
+        cached = total.get("cached_tokens")
+        if cached is None:  # there were none, or the turn was recorded before its cost had them
+            cached = sum(each["cost"].get("cached_tokens", 0) for each in result.wo_chain_summary)
+        return cls(total.get("input_tokens", 0), total.get("output_tokens", 0), cached)
 
     @classmethod
     def of_call(cls, usage: Usage) -> Self:

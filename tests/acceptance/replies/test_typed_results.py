@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, field_validator
 from kitchener import RuntimeConfig, tool
 from kitchener.errors import CallerError, IdempotencyConflict, InvalidOutput
 from kitchener.records import events
+from kitchener.records.entries.execution import FinishReason
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.records.turn import TextDelta, TextRetracted, TurnCompleted, TurnResult
 from kitchener.replaying import read_prompts, replay_session
@@ -84,7 +85,7 @@ async def ask(root: Path, provider: ScriptedProvider, output: Any, **options: An
         '{"city": "Rome", "days": 3}',
         '```json\n{"city":"Rome","days":3}\n```',
         '\n {"days": 3,\n "city": "Rome"}\n',
-        'Sure! {"city": "Rome", "days": 3}',
+        'Sure!\n{"city": "Rome", "days": 3}',
         'Here is your trip:\n\n```json\n{"city": "Rome",\n "days": 3}\n```\n\nShall I book it?',
     ],
 )
@@ -120,7 +121,6 @@ async def test_without_an_object_asked_for_there_is_none(tmp_path: Path) -> None
         {"city": "Rome"},
         {"city": "Rome", "days": "three"},
         "[]",
-        'Either {"city": "Rome", "days": 3} or {"city": "Bari", "days": 3}',
     ],
 )
 async def test_what_does_not_fit_the_schema_is_repaired_once(tmp_path: Path, broken: Said) -> None:
@@ -131,6 +131,35 @@ async def test_what_does_not_fit_the_schema_is_repaired_once(tmp_path: Path, bro
     assert "cannot be used" in repair.messages[-1].content
     assert "How long" not in repair.messages[-1].content, "a small model takes what a schema describes for a value"
     assert len(result.wo_chain_summary) == 2
+
+
+ROME = '{"city": "Rome", "days": 3}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends"),
+    [
+        (f'Either {ROME} or {{"city": "Bari", "days": 3}}', "stop"),
+        (f'{ROME}\n{{"city": "Bari", "days": ', "stop"),
+        (f"I cannot tell: you wrote {ROME}, and that is not a trip.", "stop"),
+        (f"Sure! The first is\n[\n{ROME}\n]", "stop"),
+        (f"<think>\n{ROME}\n</think>\nI cannot say.", "stop"),
+        (f"I must not answer. You wrote\n{ROME}\n", "content_filter"),
+        (f"Here are two:\n{ROME}\n", "length"),
+    ],
+)
+async def test_object_that_may_not_be_the_answer_is_not_read(tmp_path: Path, answer: str, ends: FinishReason) -> None:
+    """A quoted one, one of several, or the only one of an answer that was cut."""
+
+    class Ending(ScriptedProvider):
+        async def complete(self, request: PromptRequest) -> PromptResponse:
+            response = await super().complete(request)
+            return replace(response, finish_reason=ends) if response.text == answer else response
+
+    answers: Iterator[Said] = iter([answer, {"city": "Oslo", "days": 9}])
+    provider = Ending(lambda request: QUESTION if request.wo_type == "classify" else next(answers))
+    result, _ = await ask(tmp_path, provider, Trip)
+    assert result.output == Trip(city="Oslo", days=9)
 
 
 class Cut(ScriptedProvider):
@@ -294,7 +323,7 @@ async def test_blanks_around_a_streamed_object_are_left_out_and_retract_nothing(
 
 
 async def test_sentences_around_a_streamed_object_are_retracted(tmp_path: Path) -> None:
-    answer = 'Sure! {"city": "Rome", "days": 3}'
+    answer = 'Sure!\n{"city": "Rome", "days": 3}'
     async with open_runtime(scripted_config(tmp_path), providers={"scripted": model(answer)}) as runtime:
         updates = [each async for each in runtime.supervisor().stream_turn("Where to?", output=Trip)]
     retracted = next(n for n, each in enumerate(updates) if isinstance(each, TextRetracted))

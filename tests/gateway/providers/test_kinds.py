@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[3] / "src" / "kitchener"
 KINDS = get_args(ProviderKind)
 ASKED = {
     "config/embeddings.py: self.kind": "a kind of embeddings",
-    "gateway/embeddings/factory.py: settings.kind": "a kind of embeddings",
+    "gateway/embedding_providers/configured_provider.py: settings.kind": "a kind of embeddings",
     "runtime/setting_checks.py: embeddings.kind": "a kind of embeddings",
     "gateway/routing.py: provider.kind": "policy code, whose text is part of the policy's identity; a test below asks for it",
 }

@@ -85,7 +85,7 @@ from kitchener.gateway.rules.filled_object import filled
 from kitchener.gateway.rules.vocabulary import lower_words
 from kitchener.inspection.shown_text import harmless
 from kitchener.ledger.bundles import bundle_check as proof_check
-from kitchener.ledger.bundles.bundle_parts import BundleFault
+from kitchener.ledger.bundles.bundle_sections import BundleFault
 from kitchener.ledger.format import checks as verifier
 from kitchener.ledger.format import lines as chain
 from kitchener.ledger.verify import checkpoint

@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from kitchener.canonical import parse_json
-from kitchener.records.prompt import PromptResponse
+from kitchener.records.prompt import CUT_SHORT, PromptResponse
 
 REPLY_KEY: Final = "response_text"
 """The key of a synthesize answer that holds the reply to the user."""
@@ -39,7 +39,8 @@ def read_answer(response: PromptResponse, *, plain_text: bool, in_prose: bool = 
     Args:
         response: the answer
         plain_text: whether to read text that is not a JSON object as `{"response_text": text}`
-        in_prose: whether to find the object in an answer such as "Sure! {…}"; not with `plain_text`
+        in_prose: whether to find an object that stands on lines of its own among sentences, if the answer was not cut. Not for
+            a verdict, which could quote what it judges
     """
     if response.structured is not None:
         return response.structured
@@ -50,9 +51,9 @@ def read_answer(response: PromptResponse, *, plain_text: bool, in_prose: bool = 
         # A truncated object is a broken answer. As plain text, it would show the user half a JSON object.
         if plain_text and not _BROKEN_REPLY.match(text):
             return {REPLY_KEY: text}
-        if in_prose and (found := _object_in(text)) is not None:
-            return found
-        return UnreadableAnswer(f"the answer is not JSON: {error}")
+        if not in_prose or response.finish_reason in CUT_SHORT or (found := _object_in(text)) is None:
+            return UnreadableAnswer(f"the answer is not JSON: {error}")
+        return found
     if isinstance(value, dict):
         return value
     if plain_text:
@@ -77,7 +78,7 @@ def read_object(response: PromptResponse, *, in_prose: bool) -> dict[str, object
             return UnreadableAnswer(told)
         return found
     whole = _unfenced(response.text).strip()
-    text = next((each for each in (whole, _braced(whole)) if _says(each, found)), None)
+    text = next((each for each in (whole, _lines_in(whole)) if _says(each, found)), None)
     return {REPLY_KEY: text if text is not None else json.dumps(found, ensure_ascii=False), OUTPUT_KEY: found}
 
 
@@ -97,17 +98,26 @@ def _says(text: str, value: dict[str, object]) -> bool:
 
 
 def _object_in(text: str) -> dict[str, object] | None:
-    """The only object in a text; None: there is none, or there are several."""
+    """The object that stands on lines of its own in a text; None: there is none, or it is not the only one."""
     try:
-        value = parse_json(_braced(text))
+        value = parse_json(_lines_in(text))
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
 
-def _braced(text: str) -> str:
-    """The text from its first opening brace to its last closing one."""
-    return text[text.find("{") : text.rfind("}") + 1]
+def _lines_in(text: str) -> str:
+    """The lines from the first brace of a text to the last one, if these begin and end lines; otherwise "".
+
+    There may be sentences and a fence around them, but no bracket: an object inside a list, beside a second one, or quoted in a
+    sentence may not be the answer. Nor may one be that a model thought of.
+    """
+    start, end = text.find("{"), text.rfind("}") + 1
+    before, after = text[: max(0, start)].rstrip(" \t"), text[end:].lstrip(" \t")
+    is_alone = (not before or before[-1] == "\n") and (not after or after[0] in "\r\n")
+    if start < 0 or not is_alone or any(each in before or each in after for each in ("{", "}", "[", "]", "</think>")):
+        return ""
+    return text[start:end]
 
 
 def _unfenced(text: str) -> str:

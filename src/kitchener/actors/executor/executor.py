@@ -182,7 +182,7 @@ class HO1Executor:
             response = answer
         else:
             response = await self._last_answer(run, contract, variables, messages, pages)
-        output = _checked(contract, response, self._policy_version, plain_text=run.makes_reply)
+        output = _checked(run, contract, response, self._policy_version)
         if isinstance(output, str):
             repair = _repair(contract, fence(wo.turn_id, output), self._policy_version)
             messages += [Message("assistant", _as_text(response)), Message("user", repair)]
@@ -199,7 +199,7 @@ class HO1Executor:
     ) -> _Output:
         """Returns the output of one more model call. Its last message says why the first answer was invalid."""
         response = await self._last_answer(run, contract, variables, messages, pages)
-        output = _checked(contract, response, self._policy_version, plain_text=run.makes_reply)
+        output = _checked(run, contract, response, self._policy_version)
         if not isinstance(output, str):
             return output
         if contract.is_asked and self._policy_version > 10:
@@ -288,9 +288,9 @@ def _offered(run: Execution, pages: ResultPages) -> Toolset:
     return run.tools.toolset((*allowed, ITEM_TOOL) if pages.has_more and ITEM_TOOL not in allowed else allowed)
 
 
-def _checked(contract: CompiledContract, response: PromptResponse, policy_version: int, *, plain_text: bool) -> _Output | str:
+def _checked(run: Execution, contract: CompiledContract, response: PromptResponse, policy_version: int) -> _Output | str:
     """Returns the output in an answer, or a description of what is wrong with the answer."""
-    in_prose = policy_version > 13
+    in_prose = policy_version > 13 and (contract.is_asked or run.work_order.wo_type == "classify")
     output: dict[str, object] | UnreadableAnswer
     if contract.output_schema is None:
         output = read_text(response)
@@ -298,7 +298,7 @@ def _checked(contract: CompiledContract, response: PromptResponse, policy_versio
         output = (
             read_object(response, in_prose=in_prose)
             if contract.is_asked
-            else read_answer(response, plain_text=plain_text, in_prose=in_prose)
+            else read_answer(response, plain_text=run.makes_reply, in_prose=in_prose)
         )
     if isinstance(output, UnreadableAnswer):
         return output.problem

@@ -74,6 +74,8 @@ def explain(name: str, state: ContextState, projection: Projection) -> Explanati
     if message is not None:
         told = "visible" if message.form == "FULL" else "suppressed"
         found = found._replace(text=f"{found.text}; its message, {message.item.entity_id}, is {told}")
+    elif placed is None and name in state.turns:
+        found = _left_out(found)
     return _with_evidence(found, state)
 
 
@@ -89,9 +91,16 @@ def explain_all(state: ContextState, projection: Projection) -> Iterator[Explana
         yield _with_evidence(_of_placed(placed, projection), state)
     for name in (*state.intents, *state.work_orders, *state.turns):
         if name not in taken:
-            yield _with_evidence(_of_others(name, state, projection), state)
+            found = _of_others(name, state, projection)
+            is_left_out = name in state.turns and f"{name}{OF_MESSAGE}" not in taken
+            yield _with_evidence(_left_out(found) if is_left_out else found, state)
     for invalid in state.invalid.values():
         yield _of_invalid(invalid)
+
+
+def _left_out(found: Explanation) -> Explanation:
+    """What is told of a turn that is neither eligible nor on record as recalled."""
+    return found._replace(text=f"{found.text}; it was not recalled, or matches the message too little to be shown")
 
 
 def _with_evidence(found: Explanation, state: ContextState) -> Explanation:
@@ -191,8 +200,7 @@ def _of_others(name: str, state: ContextState, projection: Projection) -> Explan
             return Explanation(name, "suppressed", text, suppressed_by=NOT_ADMITTED, since=event.ref)
     turn: Item | None = state.turns.get(name)
     if turn is not None:
-        found = _hanging(name, turn.intent_id, state, projection, turn.ref)
-        return found._replace(text=f"{found.text}; it was not recalled for this message")
+        return _hanging(name, turn.intent_id, state, projection, turn.ref)
     return Explanation(name, "unknown", f"{name} is no intent, work order, turn or entry of this session's context")
 
 
