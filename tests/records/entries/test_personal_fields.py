@@ -82,7 +82,6 @@ SAYS_NOTHING: Final = {
         "PartAttachedPayload.media_type",
         "SessionImportedPayload.format",
         "TurnStartedPayload.media_types",
-        "WorkOrderDeferredPayload.reason",
     ),
     "words of another program: Kitchener does not write these entries": (
         "WorkOrderReopenedPayload.reason",
@@ -94,7 +93,6 @@ SAYS_NOTHING: Final = {
         "ConflictFlagPayload.detail",
         "ModelCallPayload.route_reason",
         "ShadowDecisionPayload.reason",
-        "WorkOrderSupersededPayload.reason",
     ),
     "words of the operator or program, who are told that they are never encrypted": (
         "LifecycleVoidedPayload.reason",
