@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+from kitchener.runtime import open_runtime
+from kitchener.serve.token_usage import TokenUsage
 from kitchener.testing import ScriptedProvider
+from tests.acceptance.stack import scripted_config
 from tests.serve.agui.front_end import FrontEnd, of_kind
 from tests.serve.shared.requests import serving
 
@@ -40,3 +43,13 @@ async def test_all_doors_tell_what_was_read_written_and_cached(tmp_path: Path, *
         (usage,) = finished["usage"]
         counts = (usage["inputTokens"], usage["outputTokens"], usage["totalTokens"], usage["cachedInputTokens"])
         assert counts == (100, 7, 107, 80)
+
+
+async def test_a_turn_of_an_earlier_version_tells_its_cached_tokens(tmp_path: Path) -> None:
+    """Its cost had none, only those of its work orders, and a request with its key is answered from the record."""
+    config = scripted_config(tmp_path)
+    async with open_runtime(config, providers={"scripted": ScriptedProvider(answer)}) as runtime:
+        result = await runtime.supervisor().handle_turn("hello")
+    now = TokenUsage.of_turn(result)
+    assert result.cost_summary.pop("cached_tokens") == now.cached > 0
+    assert TokenUsage.of_turn(result) == now

@@ -122,6 +122,15 @@ async def test_an_object_among_sentences_is_read_since_version_14_of_the_policy(
     assert (done.output_result, done.cost.llm_calls) == (CLASSIFIED, calls)
 
 
+async def test_a_verdict_that_stands_among_sentences_is_asked_for_again(tmp_path: Path) -> None:
+    """It may be a quotation of what the model judges."""
+    accepted, rejected = {"decision": "accept", "reason": "ok"}, {"decision": "reject", "reason": "it repeats the user"}
+    answers = (f"I reject it. The user wrote:\n{json.dumps(accepted)}\n", json.dumps(rejected))
+    async with open_bench(tmp_path, *answers) as bench:
+        done = await bench.executor.execute(work_order("verify"))
+    assert (done.output_result, done.cost.llm_calls) == (rejected, 2)
+
+
 async def test_a_structured_answer_is_stored_beside_its_text_only_where_the_text_does_not_hold_it(tmp_path: Path) -> None:
     """Content is stored once per ledger, docs/ledger.md."""
     output = {"speech_act": "greeting"}
