@@ -33,7 +33,7 @@ from kitchener.errors import ToolError
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ConfirmationRequired, ToolAnswer
 from tests.actors.time_control import in_stopped_time, in_virtual_time, pass_time
-from tests.shared.tool_calls import a_call
+from tests.shared.tool_calls import a_call, called
 
 
 class Unit(StrEnum):
@@ -320,7 +320,7 @@ def test_an_unknown_tool_is_named_with_those_there_are() -> None:
 async def run(declared: Callable[..., Any], arguments: Mapping[str, Any] | None = None, **limits: Any) -> ToolOutcome:
     registry = ToolRegistry([declared], **limits)
     with anyio.fail_after(10):
-        return await registry.run(registry.tool_ids[0], arguments or {}, a_call())
+        return await called(registry, registry.tool_ids[0], arguments or {}, a_call())
 
 
 async def test_synchronous_tools_run_in_a_thread_and_inherit_the_context() -> None:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
-from itertools import cycle, groupby
+from itertools import cycle
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 import orjson
@@ -259,16 +259,16 @@ _ROLES: Final[tuple[SpokenRole, ...]] = ("user", "assistant")
 
 
 def _joined(messages: Sequence[Message]) -> bytes:
-    """The canonical JSON of messages, joined by commas. Successive messages that are only text are encoded together."""
-    texts = [{"content": each[1], "role": each[0]} for each in messages if each[2:] == _ONLY_TEXT]
-    if len(texts) == len(messages):  # as in most requests
-        try:
-            return orjson.dumps(texts)[1:-1]  # canonical: the keys are in order, and a text has one form
-        except TypeError:  # a text without a UTF-8 form; the other path names it in its error
-            pass
-    elif texts:
-        return b",".join([_joined(list(run)) for _, run in groupby(messages, lambda each: each[2:] == _ONLY_TEXT)])
-    return b",".join([canonical_bytes(each.as_mapping()) for each in messages])
+    """The canonical JSON of messages, joined by commas."""
+    # Canonical: the keys are in order, and a text has one form.
+    parts = [
+        {"content": each[1], "role": each[0]} if each[2:] == _ONLY_TEXT else orjson.Fragment(canonical_bytes(each.as_mapping()))
+        for each in messages
+    ]
+    try:
+        return orjson.dumps(parts)[1:-1]
+    except TypeError:  # a text without a UTF-8 form, which this names in its error
+        return b",".join([canonical_bytes(each.as_mapping()) for each in messages])
 
 
 _ONLY_TEXT: Final = Message("user", "")[2:]

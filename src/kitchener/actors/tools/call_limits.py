@@ -36,15 +36,16 @@ class ToolCallLimits:
                 return own.model_copy(update={name: value for name, value in given if value is not None})
         return own
 
-    def place(self, tool_id: str, limits: ToolLimits, deadline: float) -> AbstractAsyncContextManager[str | None]:
+    def place(
+        self, tool_id: str, limits: ToolLimits, deadline: float, limit_s: float
+    ) -> AbstractAsyncContextManager[str | None]:
         """Waits until the tool may run, and keeps its place while it runs. Yields why it must not run, or None.
-
-        The wait for a place has no deadline of its own: the caller's scope ends it.
 
         Args:
             tool_id: the tool
             limits: its limits
             deadline: the call's deadline, on the event loop's clock, seconds
+            limit_s: the tool's time limit, for the reason
         """
         if limits.concurrency is None and limits.rate_per_minute is None:
             return nullcontext()
@@ -55,7 +56,7 @@ class ToolCallLimits:
         calls = by_tool.get(tool_id)
         if calls is None or calls.limits != limits:
             calls = by_tool[tool_id] = _LimitedCalls(tool_id, limits)
-        return calls.place(deadline)
+        return calls.place(deadline, limit_s)
 
 
 class _LimitedCalls:
@@ -63,14 +64,24 @@ class _LimitedCalls:
 
     def __init__(self, tool_id: str, limits: ToolLimits) -> None:
         self._tool_id, self.limits = tool_id, limits
-        self._places = anyio.Semaphore(limits.concurrency) if limits.concurrency is not None else nullcontext()
+        self._places = anyio.Semaphore(limits.concurrency) if limits.concurrency is not None else None
         self._starts: deque[float] = deque(maxlen=limits.rate_per_minute or 0)
 
     @asynccontextmanager
-    async def place(self, deadline: float) -> AsyncGenerator[str | None]:
+    async def place(self, deadline: float, limit_s: float) -> AsyncGenerator[str | None]:
         """Implements `ToolCallLimits.place`."""
-        async with self._places:
+        if self._places is not None:
+            with anyio.CancelScope(deadline=deadline) as wait:
+                await self._places.acquire()
+            if wait.cancelled_caught:
+                why = f"{self.limits.concurrency} calls of it ran all the time {within_limit(limit_s)}"
+                yield waited_too_long(self._tool_id, why)
+                return
+        try:
             yield await self._wait_for_start(deadline)
+        finally:
+            if self._places is not None:
+                self._places.release()
 
     async def _wait_for_start(self, deadline: float) -> str | None:
         rate, now = self.limits.rate_per_minute, anyio.current_time()
@@ -82,6 +93,11 @@ class _LimitedCalls:
         self._starts.append(start)  # before the wait, so that no other call takes it
         await anyio.sleep_until(start)
         return None
+
+
+def within_limit(limit_s: float) -> str:
+    """The end of an error text: how long a call could have waited or run."""
+    return f"within its time limit of {limit_s:g} s or the turn's deadline"
 
 
 def waited_too_long(tool_id: str, why: str) -> str:

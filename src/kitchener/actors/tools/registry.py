@@ -13,7 +13,7 @@ from typing import Final, cast
 import anyio
 import anyio.to_thread
 
-from kitchener.actors.tools.call_limits import ToolCallLimits, waited_too_long
+from kitchener.actors.tools.call_limits import ToolCallLimits, waited_too_long, within_limit
 from kitchener.actors.tools.results import ToolOutcome, outcome_of
 from kitchener.actors.tools.tool import Tool
 from kitchener.actors.tools.tool_job import ToolJob, ToolThreads
@@ -200,21 +200,23 @@ class ToolRegistry:
             return f"there is no tool {tool_id!r}; there are {sorted(self._tools)}"
         return found.bind(arguments)
 
-    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
+    async def run(self, tool_id: str, bound: Mapping[str, object], call: ToolContext) -> ToolOutcome:
         """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
         The caller's cancellation and a KeyboardInterrupt on the event loop pass through. Any other cancellation, such as that
         of a task that the tool awaited, is an error of the tool. An asynchronous tool that shields itself from cancellation is
         waited for. A synchronous tool cannot be stopped: after its time limit its thread keeps running, and the error says so.
         With `max_threads` such threads, no further tool is started in a thread.
+
+        Args:
+            tool_id: the tool
+            bound: its arguments, as `validate` returned them
+            call: what the tool may know of its call
         """
         if tool_id in self.of_client:  # it has run, and its arguments were checked earlier
             if call.answer is None:
                 return ToolOutcome(error=f"tool {tool_id!r} runs at the client, which has given no output")
             return self.client_outcome(tool_id, call.answer.answer)
-        bound = self.validate(tool_id, arguments)
-        if isinstance(bound, str):
-            return ToolOutcome(error=bound)
         found = self._tools[tool_id]
         limits = self._limits.limits_of(found.limits if isinstance(found, Tool) else ToolLimits(), tool_id, found.policy_name)
         limit_s = limits.timeout_s or found.timeout_s or self._timeout_s
@@ -222,26 +224,25 @@ class ToolRegistry:
         job = ToolJob(found.prepared(bound, call), max_bytes, call.subject_id, found.tool_id)
         job.tool_run.has_read_untrusted = call.has_read_untrusted
         deadline = min(anyio.current_time() + limit_s, call.deadline)
-        has_place = False
         try:
-            with anyio.CancelScope(deadline=deadline):
-                async with self._limits.place(tool_id, limits, deadline) as problem:
-                    has_place = True
-                    if problem is not None:
-                        return ToolOutcome(error=problem)
-                    if not found.is_async:
-                        return job.with_cost(await self._threads.run(job))
+            async with self._limits.place(tool_id, limits, deadline, limit_s) as problem:
+                if problem is not None:
+                    return ToolOutcome(error=problem)
+                if found.is_async:
                     self._in_tasks.add(job)
-                    return job.with_cost(await job.run_async())
+                    outcome = await job.run_async(deadline)
+                else:
+                    outcome = await self._threads.run(job, deadline)
         finally:
             self._in_tasks.discard(job)
             job.tool_run.has_ended = True  # a task or thread that it left behind now counts as a separate caller
-        if job.has_begun:
-            can_say = found.is_async and call.answer is None  # a thread goes on, and who has asked has begun
-            waited_for = _told_reason(call) if can_say else None
-        else:
-            waited_for = "no thread was free for it" if has_place else f"{limits.concurrency} calls of it ran all the time"
-        return job.with_cost(ToolOutcome(error=_late(found, limit_s, waited_for)))
+        if outcome is None:
+            waited_for: str | None = "no thread was free for it"
+            if job.has_begun:
+                can_say = found.is_async and call.answer is None  # a thread goes on, and who has asked has begun
+                waited_for = _told_reason(call) if can_say else None
+            outcome = ToolOutcome(error=_late(found, limit_s, waited_for))
+        return job.with_cost(outcome)
 
     def client_outcome(self, tool_id: str, output: object) -> ToolOutcome:
         """The outcome of a client's call: the output, cut like any result, or an error if the output has no JSON form."""
@@ -264,7 +265,7 @@ def _told_reason(call: ToolContext) -> str | None:
 
 def _late(found: RunnableTool, limit_s: float, waited_for: str | None) -> str:
     """The error text for a call that ran out of time; `waited_for`: why nothing was done; None: something may have been."""
-    within = f"within its time limit of {limit_s:g} s or the turn's deadline"
+    within = within_limit(limit_s)
     if waited_for is not None:
         return waited_too_long(found.tool_id, f"{waited_for} {within}")
     what = "was stopped" if found.is_async else "may still be running, but nobody waits for it any longer"

@@ -36,6 +36,7 @@ _MAX_WALKED_DEPTH: Final = 300
 """Nesting depth at which the size check stops. No result with a JSON form is that deep."""
 _DEPTH_MARGIN: Final = 4
 """Levels that an entry or a prompt adds around a result, which must have a canonical form there, too."""
+_TEXTS: Final = (str, bytes, bytearray)
 _NESTED_PATH: Final = "[0]" * _DEPTH_MARGIN
 """The path to a result inside these levels, which says nothing to a model."""
 
@@ -131,7 +132,7 @@ def _extent_problem(value: object, max_values: int) -> str | None:
     while open_parts and len(open_parts) <= _MAX_WALKED_DEPTH:
         for item in open_parts[-1]:
             values += 1
-            if isinstance(item, str | bytes | bytearray):
+            if isinstance(item, _TEXTS):
                 chars += len(item)
             elif isinstance(item, Iterator):
                 return "is or holds an iterator, which may have no end; return a list instead"
@@ -146,6 +147,8 @@ def _extent_problem(value: object, max_values: int) -> str | None:
 
 
 def _parts(item: object) -> Iterable[object] | None:
+    if isinstance(item, _TEXTS) or item is None:
+        return None
     if isinstance(item, dict):
         return (part for pair in dict.items(item) for part in pair)
     if isinstance(item, list | tuple | set | frozenset | deque):

@@ -6,7 +6,6 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast, get_type_hints
@@ -17,6 +16,7 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 
 from kitchener.errors import ToolError
 from kitchener.plain_names import error_text, first_chars
+from kitchener.records.tools.runnable_tool import copied_arguments
 
 _MAX_SHOWN: Final = 120
 _PARAMETER: Final = re.compile(r"\s*+\*{0,2}(\w++)\s*+(?:\([^)]*\)\s*+)?:\s*+(.*)")
@@ -36,8 +36,7 @@ class Signature:
     def bind(self, tool_id: str, arguments: Mapping[str, object]) -> dict[str, object] | str:
         """The arguments converted and completed by defaults, or what is wrong with them, as one line of text."""
         try:
-            # A copy, because a change by the tool would also change the answer that the model is shown.
-            bound = self._adapter.validate_python(ArgsKwargs((), deepcopy(dict(arguments))))
+            bound = self._adapter.validate_python(ArgsKwargs((), copied_arguments(arguments)))
         except ValidationError as error:
             problems = "; ".join(_problem(detail) for detail in error.errors(include_url=False)[:5])
             return f"tool {tool_id!r} cannot take these arguments: {problems}"

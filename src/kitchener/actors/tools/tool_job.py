@@ -48,14 +48,20 @@ class ToolJob:
         turns, untrusted = tuple(run.turns), run.untrusted_source
         return replace(outcome, nested_cost=run.cost, nested_turns=turns, untrusted_source=untrusted)
 
-    async def run_async(self) -> ToolOutcome:
-        """Runs a coroutine function and returns its outcome."""
+    async def run_async(self, deadline: float) -> ToolOutcome | None:
+        """Runs a coroutine function and returns its outcome, or None if it was stopped at the deadline.
+
+        Args:
+            deadline: on the event loop's clock, seconds
+        """
         self.has_begun = True
         try:
             async with anyio.create_task_group() as own:
+                scope = own.cancel_scope
+                scope.deadline = deadline  # a scope around the group would cost as much as the group
                 self._context.run(own.start_soon, self._finish)
         except BaseExceptionGroup as group:  # the task ended badly, for example inside a task group that it never left
-            if is_scope_cancelled():
+            if scope.cancel_called or is_scope_cancelled():
                 log_hidden(group)
             else:
                 self._outcome = self._outcome or failure(group)
@@ -63,6 +69,8 @@ class ToolJob:
             raise self._interrupt
         if self._outcome is None:
             await anyio.lowlevel.checkpoint_if_cancelled()
+            if scope.cancel_called:
+                return None
         return self._outcome or ToolOutcome(error="the tool's task was cancelled by something other than the turn")
 
     async def _finish(self) -> None:
@@ -116,8 +124,13 @@ class ToolThreads:
         """The thread limiter of each subject that uses threads now, by event loop."""
         self._left_behind: set[ToolJob] = set()
 
-    async def run(self, job: ToolJob) -> ToolOutcome:
-        """Runs a synchronous tool in a thread, as soon as one is free for its subject."""
+    async def run(self, job: ToolJob, deadline: float) -> ToolOutcome | None:
+        """Runs a synchronous tool in a thread, as soon as one is free for its subject. Returns None at the deadline.
+
+        Args:
+            job: the run of the tool
+            deadline: on the event loop's clock, seconds
+        """
         threads = self._threads.get(None)
         if threads is None:
             threads = anyio.CapacityLimiter(self._most)
@@ -125,10 +138,18 @@ class ToolThreads:
         place = (threads, job.subject_id)
         own = self._threads_of.setdefault(place, anyio.CapacityLimiter(self._share))
         try:
-            async with own:
-                if (problem := self._stuck(job, own.borrowed_tokens)) is not None:
-                    return ToolOutcome(error=problem)
-                return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=threads)
+            with anyio.CancelScope(deadline=deadline):
+                try:
+                    own.acquire_nowait()  # `acquire` gives the event loop a round first
+                except anyio.WouldBlock:
+                    await own.acquire()
+                try:
+                    if (problem := self._stuck(job, own.borrowed_tokens)) is not None:
+                        return ToolOutcome(error=problem)
+                    return await anyio.to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=threads)
+                finally:
+                    own.release()
+            return None
         finally:
             if own.borrowed_tokens == 0 and own.statistics().tasks_waiting == 0:
                 self._threads_of.pop(place, None)

@@ -6,8 +6,9 @@ Explained in `docs/tools.md`.
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 from kitchener.canonical import canonical_digest
 from kitchener.records.entries.sources import ToolDefinition, ToolTraitsMapping
@@ -216,6 +217,16 @@ def definition_of(found: RunnableTool, *, built_in: bool) -> ToolDefinition:
     return definition
 
 
+_UNCHANGING: Final = frozenset((str, int, float, bool, type(None)))
+"""Types of JSON values that nobody can change in place."""
+
+
+def copied_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
+    """A copy for a tool. If the tool had the model's own arguments, its changes to them would be in the next prompt."""
+    copied = dict(arguments)
+    return copied if _UNCHANGING.issuperset(map(type, copied.values())) else deepcopy(copied)
+
+
 __all__ = [
     "RunnableTool",
     "ToolAnswer",
@@ -223,6 +234,7 @@ __all__ = [
     "ToolQuestion",
     "ToolSource",
     "ToolTraits",
+    "copied_arguments",
     "definition_of",
     "function_source",
     "function_traits",

@@ -4,12 +4,11 @@ The same definition checks arguments in a running turn and in a replay, which ca
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from copy import deepcopy
 from functools import partial
 
 from kitchener.records.entries.sources import ToolDefinition
 from kitchener.records.prompt import ToolSpec
-from kitchener.records.tools.runnable_tool import ToolIdentity
+from kitchener.records.tools.runnable_tool import ToolIdentity, copied_arguments
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.schemas.json_schema import JsonSchema
 
@@ -67,7 +66,7 @@ class ServerTool:
         problem = self._schema().problem(dict(arguments))
         if problem is not None:
             return f"tool {self.tool_id!r} cannot take these arguments: {problem}"
-        return deepcopy(dict(arguments))
+        return copied_arguments(arguments)
 
     def prepared(self, bound: Mapping[str, object], context: ToolContext) -> Callable[[], object]:
         """Returns the call, ready to run."""

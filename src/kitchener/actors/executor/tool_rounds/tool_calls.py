@@ -158,15 +158,11 @@ class ToolCalls:
         answer = self._answers.get(call)
         if answer is not None and answer.arguments is not None:
             arguments = answer.arguments
-        too_many = self.budget.refusal()  # each call counts, even if it is refused for another reason
-        problem = self._refused.get(call) or too_many or self._problem((tool_id, arguments))
-        if problem is None:
-            plain = canonical_bytes(arguments, at="arguments")
-            problem = self.budget.equal_refusal(tool_id, plain)
-        if problem is None:
-            hashed = partial(self._run.ledger.content_digest, self._run.work_order.subject_id)
-            key = tool_idempotency_key(self._run.work_order.turn_id, self._run.work_order.wo_id, call, tool_id, plain, hashed)
-            read_only = tools.is_read_only(tool_id)
+        checked = self._judged(call, tool_id, arguments)
+        if not isinstance(checked, str):
+            wo, read_only = self._run.work_order, tools.is_read_only(tool_id)
+            hashed = partial(self._run.ledger.content_digest, wo.subject_id)
+            key = tool_idempotency_key(wo.turn_id, wo.wo_id, call, tool_id, checked.plain, hashed)
             started: ToolStartedPayload = {
                 "call": call,
                 "tool_id": tool_id,
@@ -179,9 +175,9 @@ class ToolCalls:
             try:
                 await self._run.record(events.TOOL_STARTED, started)
             except EntryTooLarge as error:
-                problem = f"its arguments are too large to be recorded: {error}"
-        if problem is not None:
-            return _BegunCall(call, tool_id, arguments, partial(_refused, problem))
+                checked = f"its arguments are too large to be recorded: {error}"
+        if isinstance(checked, str):
+            return _BegunCall(call, tool_id, arguments, partial(_refused, checked))
         if not read_only:
             # After a crash, only this entry shows that the tool may have had its effect.
             await self._run.commit()
@@ -189,7 +185,8 @@ class ToolCalls:
         if self._run.reply is not None and tool_id not in tools.of_client:
             await self._run.reply.tool_started(tool_id, call, arguments)
         report = partial(progress.add, self._run.work_order.wo_id, tool_id, call) if progress is not None else None
-        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, arguments, self._context(key, report, answer)))
+        context = self._context(key, report, answer)
+        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, checked.bound, context))
 
     async def _end(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
@@ -216,17 +213,33 @@ class ToolCalls:
         shown = pages.read_on(outcome) if tool_id == ITEM_TOOL else pages.first(call, outcome, wo_id)
         return self._run.tally.within_budget(shown)
 
+    def _judged(self, call: int, tool_id: str, arguments: Mapping[str, object]) -> "_CheckedArguments | str":
+        """Counts a call. Returns its arguments, or why it must not run."""
+        too_many = self.budget.refusal()  # each call counts, even if it is refused for another reason
+        problem = self._refused.get(call) or too_many
+        if problem is not None:
+            return problem
+        checked = self._checked((tool_id, arguments))
+        if isinstance(checked, str):
+            return checked
+        return self.budget.equal_refusal(tool_id, checked.plain) or checked
+
     def _problem(self, use: ToolRequested) -> str | None:
-        """Returns why this call must not run, or None."""
+        """Returns why a tool cannot be called with these arguments, or None."""
+        checked = self._checked(use)
+        return checked if isinstance(checked, str) else None
+
+    def _checked(self, use: ToolRequested) -> "_CheckedArguments | str":
+        """Returns the arguments of a call, or why the tool cannot be called with them."""
         tool_id, arguments = use
         if not self._may_use(tool_id):
             return f"tool {tool_id!r} is not allowed here; allowed are {sorted(self._run.limits.allowed_tools)}"
         try:
-            canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
+            plain = canonical_bytes(arguments, at="arguments")  # before validation, because this limits their depth
         except EntryRefused as error:
             return str(error)
         bound = self._run.tools.validate(tool_id, arguments)
-        return bound if isinstance(bound, str) else None
+        return bound if isinstance(bound, str) else _CheckedArguments(plain, bound)
 
     def _may_use(self, tool_id: str) -> bool:
         return tool_id in self._run.limits.allowed_tools or (tool_id == ITEM_TOOL and self.pages.has_more)
@@ -246,6 +259,15 @@ class ToolCalls:
             read_page=self.pages.read,
             note_source=self.pages.note_source,
         )
+
+
+class _CheckedArguments(NamedTuple):
+    """Arguments with which a tool can be called."""
+
+    plain: bytes
+    """As the model gave them, as canonical JSON."""
+    bound: Mapping[str, object]
+    """A copy for the tool, converted and completed."""
 
 
 class _BegunCall(NamedTuple):
