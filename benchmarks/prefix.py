@@ -160,15 +160,17 @@ def exchanges(data: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _config(folder: Path, options: argparse.Namespace) -> RuntimeConfig:
+    budget = {"context_budget": options.budget} if options.budget is not None else {}
     if options.as_init:
         plain: dict[str, object] = {"seal": False, "durability": "none"}
-        return settings_as_init(folder, {"router": {"default_provider": "scripted"}, "ledger": plain})
+        changed = {"router": {"default_provider": "scripted"}, "ledger": plain, "agents": {"ADMIN": budget}}
+        return settings_as_init(folder, changed)
     agent = HO2Config(
         context_mode=options.mode,
         intent_mode=options.intents,
         prompt_layout=options.layout,
         tools=("*",) if options.tools else None,
-        **({"context_budget": options.budget} if options.budget is not None else {}),
+        **budget,
     )
     return RuntimeConfig(
         plane_root=str(folder / "root"),

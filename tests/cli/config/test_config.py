@@ -31,6 +31,7 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
         classify="rules",
         ho3_enabled=True,
         context_mode="enforce",
+        context_budget=8_000,
         intent_mode="classified",
         continue_after_close="reopen",
         approval=ApprovalConfig(after_untrusted="ask"),
@@ -38,7 +39,7 @@ def test_init_writes_settings_that_are_right_and_turn_memory_and_the_context_aut
     assert config == RuntimeConfig(plane_root=str(tmp_path / ".kitchener"), agents={"ADMIN": agent})
 
 
-def test_init_shows_ten_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
+def test_init_shows_eleven_settings_each_with_a_comment_and_its_default(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[|\w+ = )", "", settings_text(), flags=re.MULTILINE)
     path = tmp_path / "kitchener.toml"
     path.write_text(text, encoding="utf-8")
@@ -53,7 +54,7 @@ def test_init_shows_ten_settings_each_with_a_comment_and_its_default(tmp_path: P
     rows = [("", "plane_root"), *(("router", key) for key in shown["router"] if key != "providers")]
     agent = shown["agents"]["ADMIN"]
     rows += [("agents", key) for key in agent if key != "approval"] + [("approval", key) for key in agent["approval"]]
-    assert len(rows) == 10
+    assert len(rows) == 11
     assert shown.keys() == {"plane_root", "router", "agents", "mcp"}
     lines = text.splitlines()
     for table, key in rows:
@@ -164,6 +165,14 @@ def test_init_writes_a_working_file_for_a_real_model(
     assert cli("config", "check").code == 0
     router = load_config("kitchener.toml", environ={}).config.router
     assert router.providers[router.default_provider] == expected
+
+
+@pytest.mark.parametrize(("provider", "budget"), [("ollama", 3_000), ("openai", 8_000), ("http://127.0.0.1:9/v1", 8_000)])
+def test_init_shows_what_fits_ollamas_small_window(cli: Cli, provider: str, budget: int) -> None:
+    assert cli("init", "--provider", provider, "--model", "big-1").code == 0
+    agent = load_config("kitchener.toml", environ={}).config.agents["ADMIN"]
+    assert agent.context_budget == budget
+    assert (agent.context_budget + agent.reply_reserve <= 4_096) == (provider == "ollama")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """`kitchener doctor` (docs/commands.md)."""
 
 import errno
+import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from kitchener.cli.terminal.output import file_problem
 from kitchener.clock import SystemClock
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
 from tests.cli.conftest import Cli
-from tests.gateway.shared.fake_server import Answer, fake_server
+from tests.gateway.shared.fake_server import Answer, Hit, completion, error, fake_server
 
 
 def test_the_settings_file_is_named_with_its_folder(cli: Cli, tmp_path: Path) -> None:
@@ -111,6 +113,64 @@ def test_a_web_page_in_place_of_an_answer_is_told_by_its_title(
         outcome = cli("doctor", "--probe", "--json")
     (found,) = [each for each in outcome.json["findings"] if each["what"] == "probe it"]
     assert (outcome.code, found["detail"].partition(": ")[2]) == (1, detail)
+
+
+def _answers(**found: object) -> Callable[[Hit], Answer]:
+    """Answers a call of a model, and requests of these paths with JSON."""
+
+    def answer(hit: Hit) -> Answer:
+        name = hit.path.strip("/").replace("/", "_")
+        return completion() if hit.body else Answer(json.dumps(found[name]).encode()) if name in found else error(404)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "detail"),
+    [
+        ({"v1_models": {"data": [{"id": "x"}, {"id": "m", "max_model_len": 32_768}]}}, "ok", "takes 32,768 tokens a call"),
+        (
+            {"v1_models": {"data": [{"id": "m", "context_length": True, "context_window": 131_072}]}},
+            "ok",
+            "takes 131,072 tokens",
+        ),
+        (
+            {"v1_models": {"data": [{"id": "m"}]}, "api_ps": {"models": [{"name": "m:latest", "context_length": 4_096}]}},
+            "warn",
+            "'m' takes 4,096 tokens a call; ADMIN may need 4,800 for the past and the reply (`context_budget` and"
+            " `reply_reserve`). Ollama cuts longer prompts without an error: set OLLAMA_CONTEXT_LENGTH where it runs, or"
+            " `context_budget` to at most 3,296",
+        ),
+        ({"props": {"default_generation_settings": {"n_ctx": 8_192}}}, "ok", "takes 8,192 tokens a call"),
+    ],
+)
+def test_a_probe_tells_the_context_window(cli: Cli, tmp_path: Path, found: dict[str, object], state: str, detail: str) -> None:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server()) as server:
+        server.respond = _answers(**found)
+        settings = f'{_settings(server.url)}[agents.ADMIN]\ncontext_mode = "enforce"\n'
+        (tmp_path / "kitchener.toml").write_text(settings, encoding="utf-8")
+        outcome = cli("doctor", "--probe", "--json")
+    (told,) = [each for each in outcome.json["findings"] if each["what"] == "window it"]
+    assert (outcome.code, told["state"]) == (0, state)
+    assert detail in told["detail"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"v1_models": ["m"], "api_ps": {"models": "m"}, "props": {"default_generation_settings": {"n_ctx": "many"}}},
+        {"v1_models": {"data": [{"id": "m", "max_model_len": -1}]}, "api_ps": {"models": [{"name": "m", "context_length": 0}]}},
+    ],
+)
+def test_an_endpoint_that_does_not_tell_its_context_window_is_fine(cli: Cli, tmp_path: Path, found: dict[str, object]) -> None:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server()) as server:
+        server.respond = _answers(**found)
+        (tmp_path / "kitchener.toml").write_text(_settings(server.url), encoding="utf-8")
+        outcome = cli("doctor", "--probe")
+    assert outcome.code == 0
+    assert "window" not in outcome.out
+    assert "ok    probe it" in outcome.out
 
 
 def test_a_probe_of_the_offline_provider_asks_nobody(cli: Cli) -> None:

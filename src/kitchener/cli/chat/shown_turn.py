@@ -73,7 +73,7 @@ class ShownTurn:
             self._say(result.response)
             self._end_line()
         if result.truncated:
-            limit = "the model's limit of output tokens, such as max_tokens of its agent class"
+            limit = "the model's limit of output tokens, such as max_tokens of its agent class, or its context window"
             print_text(f"(cut at {limit}, or by a content filter)", style="pale")
 
     def break_off(self) -> None:

@@ -19,7 +19,7 @@ import anyio.to_thread
 from cyclopts import Parameter
 
 from kitchener.cli.config.checked_keys import check_clients, check_prompts, check_signing_key
-from kitchener.cli.config.findings import Finding, look_at_embeddings, look_at_mcp_servers
+from kitchener.cli.config.findings import Finding, look_at_embeddings, look_at_mcp_servers, look_at_window
 from kitchener.cli.config.live_queues import read_queues
 from kitchener.cli.exits import NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, JsonFlag, Options
@@ -29,6 +29,7 @@ from kitchener.config import DEFAULT_AGENT, ProviderConfig, RouterConfig, Runtim
 from kitchener.config.shown import described_key, shown_address, shown_reference
 from kitchener.errors import ConfigError, KitchenerError, ProviderError
 from kitchener.gateway import build_providers
+from kitchener.gateway.providers.factory import context_window
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.ledger import StoredEntry
 from kitchener.ledger.disk.file_ops import FileOps, locked_by
@@ -88,7 +89,8 @@ def doctor(
         bool,
         Parameter(
             negative="",
-            help="Ask each provider for a short answer, at most 20 seconds, which costs a few tokens; start the MCP servers.",
+            help="Ask each provider for a short answer, at most 20 seconds, which costs a few tokens, and for the size of its"
+            " context window; start the MCP servers.",
         ),
     ] = False,
     json: JsonFlag = False,
@@ -382,7 +384,7 @@ def _holder(path: Path) -> str | None:
 
 async def _probe_providers(config: RuntimeConfig) -> list[Finding]:
     """Asks all configured providers in parallel for a short answer, each within its deadline. Findings are ordered by name."""
-    found: dict[str, Finding] = {}
+    found: dict[str, list[Finding]] = {}
     asked = dict(_model_providers(config))
 
     async def ask(provider_id: str, provider: ProviderConfig) -> None:
@@ -391,7 +393,7 @@ async def _probe_providers(config: RuntimeConfig) -> list[Finding]:
     async with anyio.create_task_group() as tasks:
         for provider_id, provider in asked.items():
             tasks.start_soon(ask, provider_id, provider)
-    return [found[provider_id] for provider_id in asked]
+    return [finding for provider_id in asked for finding in found[provider_id]]
 
 
 def _model_providers(config: RuntimeConfig) -> Iterator[tuple[str, ProviderConfig]]:
@@ -400,23 +402,28 @@ def _model_providers(config: RuntimeConfig) -> Iterator[tuple[str, ProviderConfi
             yield provider_id, provider
 
 
-async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConfig) -> Finding:
+async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConfig) -> list[Finding]:
     what, limit_s = f"probe {described_key(provider_id)}", min(_PROBE_S, provider.timeout_s)
-    began = anyio.current_time()
+    began, window = anyio.current_time(), None
     try:
         alone = config.router.model_copy(update={"providers": {provider_id: provider}})
         with anyio.fail_after(limit_s):
             async with build_providers(alone) as providers:
                 response = await providers[provider_id].complete(_request(config, provider_id, provider, began + limit_s))
     except TimeoutError:
-        return Finding(what, "fail", f"no answer within {limit_s:g} s")
+        return [Finding(what, "fail", f"no answer within {limit_s:g} s")]
     except ProviderError as error:
-        return Finding(what, "fail", f"{error.reason}: {cut_to(error.detail, _DETAIL_CHARS)}")
+        return [Finding(what, "fail", f"{error.reason}: {cut_to(error.detail, _DETAIL_CHARS)}")]
     except KitchenerError as error:
-        return Finding(what, "fail", cut_to(str(error), _DETAIL_CHARS))
+        return [Finding(what, "fail", cut_to(str(error), _DETAIL_CHARS))]
     taken_ms = 1_000 * (anyio.current_time() - began)
     tokens = f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out"
-    return Finding(what, "ok", f"answers as {response.model_id}, {taken_ms:,.0f} ms, {tokens}")
+    answers = Finding(what, "ok", f"answers as {response.model_id}, {taken_ms:,.0f} ms, {tokens}")
+    with anyio.move_on_after(limit_s):  # asked after the call, because Ollama knows the windows of loaded models only
+        window = await context_window(provider_id, provider, response.model_id)
+    if window is None:
+        return [answers]
+    return [answers, look_at_window(config, provider_id, response.model_id, window)]
 
 
 def _request(config: RuntimeConfig, provider_id: str, provider: ProviderConfig, deadline: float) -> PromptRequest:

@@ -12,8 +12,8 @@ import anyio.to_thread
 
 from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.cancellation import failed_alone
-from kitchener.config import DEFAULT_AGENT, RuntimeConfig
-from kitchener.config.shown import shown_address
+from kitchener.config import DEFAULT_AGENT, HO2Config, RuntimeConfig
+from kitchener.config.shown import described_key, described_name, shown_address
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.gateway.embedding_providers.configured_provider import open_embeddings
 from kitchener.inspection.ledger_files import LedgerPaths
@@ -66,6 +66,37 @@ def _findings(reports: list[ServerReport]) -> Iterator[Finding]:
             tools = f"{each.label}: {each.server}, {counted(len(each.tools), 'tool')}"
             left_out = f", {len(each.refused)} left out" if each.refused else ""
             yield Finding("mcp", "warn" if each.refused else "ok", tools + left_out)
+
+
+def look_at_window(config: RuntimeConfig, provider_id: str, model: str, window: int) -> Finding:
+    """Compares the tokens of one call of a model with what a turn may show it.
+
+    Args:
+        config: the settings
+        provider_id: the model's provider
+        model: its name
+        window: the tokens of one call, prompt and answer together
+    """
+    what, told = f"window {described_key(provider_id)}", f"{described_name(model)} takes {window:,} tokens a call"
+    classes = config.classes or {DEFAULT_AGENT: HO2Config()}
+    needed, agent_class = max((_shown_tokens(agent) + agent.reply_reserve, name) for name, agent in classes.items())
+    if needed <= window:
+        return Finding(what, "ok", f"{told}, and a turn shows its past in {needed:,} with the reply")
+    agent = classes[agent_class]
+    key = "context_budget" if _is_budgeted(agent) else "attention_budget_tokens"
+    fitting = max(1, window - agent.reply_reserve)
+    needs = f"{described_key(agent_class)} may need {needed:,} for the past and the reply (`{key}` and `reply_reserve`)"
+    remedy = f"set OLLAMA_CONTEXT_LENGTH where it runs, or `{key}` to at most {fitting:,}"
+    return Finding(what, "warn", f"{told}; {needs}. Ollama cuts longer prompts without an error: {remedy}")
+
+
+def _shown_tokens(agent: HO2Config) -> int:
+    """The most tokens of the past that a turn shows."""
+    return agent.context_budget if _is_budgeted(agent) else agent.attention_budget_tokens
+
+
+def _is_budgeted(agent: HO2Config) -> bool:
+    return agent.context_mode == "enforce"
 
 
 async def look_at_embeddings(config: RuntimeConfig, probe: bool) -> list[Finding]:

@@ -26,7 +26,7 @@ _WIDTH: Final = 120
 
 _SUFFIX: Final = Path(DEFAULT_FILE).suffix
 _HEAD: Final = """\
-# The ten settings of Kitchener that matter. `kitchener config schema` lists all others, and `kitchener config check` checks
+# The eleven settings of Kitchener that matter. `kitchener config schema` lists all others, and `kitchener config check` checks
 # this file. An environment variable such as KITCHENER_LEDGER__DURABILITY=os overrides it. To use a line that begins with
 # `# key =`, which is an example, remove its `#`.
 """
@@ -48,8 +48,17 @@ _SERVER: Final = """\
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "google": "GOOGLE_API_KEY"}
 """The environment variable with the key of each vendor."""
 _OPENAI: Final = "https://api.openai.com/v1"
-_OLLAMA: Final = "http://127.0.0.1:11434/v1"
-_NAMED: Final = (*_KEYS, "ollama")
+_OLLAMA: Final = "ollama"
+_OLLAMAS_URL: Final = "http://127.0.0.1:11434/v1"
+_NAMED: Final = (*_KEYS, _OLLAMA)
+_OF_OLLAMA: Final = """\
+# Ollama gives a model 4,096 tokens for prompt and reply where it has less than 24 GiB of graphics memory, and cuts longer
+# prompts without an error. So `context_budget` is small below. To show more, raise it and OLLAMA_CONTEXT_LENGTH, which is set
+# where Ollama runs. `kitchener doctor --probe` compares them."""
+_BUDGET: Final = 8_000
+"""`context_budget`: in a conversation with itself, 94 of 100 questions are shown all evidence (`docs/performance.md`)."""
+_BUDGET_OF_OLLAMA: Final = 3_000
+"""`context_budget` that fits Ollama's 4,096 tokens with instructions, message and reply."""
 _LIBRARY: Final = ("anthropic", "google")
 """The vendors that do not speak OpenAI's format."""
 _MAX_MODEL_CHARS: Final = 100
@@ -142,9 +151,10 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
     if provider in _KEYS:
         lines = ['kind = "model"', f"model = {toml_value(f'{provider}:{model}')}", f'api_key = "env:{_KEYS[provider]}"']
         return provider, "\n".join(lines)
-    name, address = ("ollama", _OLLAMA) if provider == "ollama" else ("local", provider)
+    if provider == _OLLAMA:
+        return _OLLAMA, f"base_url = {toml_value(_OLLAMAS_URL)}\nmodel = {toml_value(model)}\n{_OF_OLLAMA}"
     key = '# api_key = "env:LOCAL_API_KEY"  # unset by default'
-    return name, f"base_url = {toml_value(address)}\nmodel = {toml_value(model)}\n{key}"
+    return "local", f"base_url = {toml_value(provider)}\nmodel = {toml_value(model)}\n{key}"
 
 
 def settings_text(provider: tuple[str, str] | None = None) -> str:
@@ -170,6 +180,7 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         *_setting(HO2Config, "classify", "rules"),
         *_setting(HO2Config, "ho3_enabled", True),
         *_setting(HO2Config, "context_mode", "enforce"),
+        *_setting(HO2Config, "context_budget", _BUDGET_OF_OLLAMA if chosen == _OLLAMA else _BUDGET),
         *_setting(HO2Config, "intent_mode", "classified"),
         *_setting(HO2Config, "continue_after_close", "reopen"),
         "[agents.ADMIN.approval]",
@@ -179,7 +190,7 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
     return "\n".join(parts)
 
 
-def _setting(model: type[Settings], key: str, value: str | bool | list[str]) -> Iterator[str]:
+def _setting(model: type[Settings], key: str, value: str | bool | int | list[str]) -> Iterator[str]:
     """The lines of one setting: its meaning, then its value, with the default where that is another."""
     yield from _comment(model, key)
     default = model.model_fields[key].get_default(call_default_factory=True)

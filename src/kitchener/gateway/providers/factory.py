@@ -51,6 +51,21 @@ async def build_providers(config: RouterConfig, *, given: Collection[str] = ()) 
         yield providers
 
 
+async def context_window(provider_id: str, config: ProviderConfig, model: str) -> int | None:
+    """Asks a provider for the tokens of one call of a model, prompt and answer together; None: it does not say.
+
+    Raises:
+        ConfigError: a key reference points to nothing
+    """
+    if not config.is_endpoint:
+        return None
+    at = ("router", "providers", provider_id)
+    key, proxy = _key_and_proxy(config, at)
+    from kitchener.gateway.providers.chat_completions.context_window import read_context_window
+
+    return await read_context_window(provider_id, config, _sent_values(config, key, proxy, at), model)
+
+
 async def _open(stack: AsyncExitStack, provider_id: str, config: ProviderConfig) -> Provider:
     match config.kind:
         case "offline":

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 from weakref import WeakSet
 
 import aiohttp
@@ -64,6 +64,7 @@ class PoolTarget:
     connect_timeout_s: float
     client_certificate: ClientCertificate | None = None
     """The certificate that the endpoint is shown; None: none."""
+    method: Literal["POST", "GET"] = "POST"
 
 
 class HttpAnswer(Protocol):
@@ -245,7 +246,7 @@ def _model_request(target: PoolTarget) -> aiohttp.ClientRequest:
     url = url.with_user(None)
     host = url.host_port_subcomponent or ""
     request = aiohttp.ClientRequest(
-        aiohttp.hdrs.METH_POST,
+        target.method,
         url,
         headers=headers,
         skip_auto_headers=(aiohttp.hdrs.ACCEPT,),

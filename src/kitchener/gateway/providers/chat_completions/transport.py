@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from math import inf
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlencode
 
 import anyio
@@ -146,7 +146,13 @@ class ChatTransport:
 
 @asynccontextmanager
 async def open_transport(
-    provider_id: str, config: ProviderConfig, sent: SentValues, redaction: Redaction, *, path: str = "chat/completions"
+    provider_id: str,
+    config: ProviderConfig,
+    sent: SentValues,
+    redaction: Redaction,
+    *,
+    path: str = "chat/completions",
+    method: Literal["POST", "GET"] = "POST",
 ) -> AsyncIterator[ChatTransport]:
     """Opens a pool of connections to an endpoint for the block.
 
@@ -156,6 +162,7 @@ async def open_transport(
         sent: the API key, and what is sent beside it
         redaction: the passwords of the address and of a proxy are added to it
         path: what is asked for, under the endpoint's root
+        method: of every request
 
     Raises:
         ConfigError: a proxy, the key or the certificate authorities cannot be used
@@ -170,6 +177,7 @@ async def open_transport(
         authorities=read_authorities(provider_id, config),
         client_certificate=read_client_certificate(provider_id, config),
         connect_timeout_s=min(CONNECT_TIMEOUT_S, config.timeout_s),
+        method=method,
     )
     async with open_connections(target) as connections:
         yield ChatTransport(connections, url, config.max_response_bytes, config.timeout_s, sends_trace=config.send_traceparent)
