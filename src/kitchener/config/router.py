@@ -91,6 +91,9 @@ class ProviderConfig(Settings):
     speaks of a key, a token or the like takes a reference only."""
     query: SentQuery = Field(default_factory=dict)
     """Parameters behind the address of every request, such as Azure's `api-version`. Values are as in `headers`."""
+    thinking_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 8_192
+    """Output tokens for the thoughts of a model that thinks, beside the `max_tokens` of a call, which are for its answer. Its
+    answers show whether a model thinks. 0: none, so that thoughts and answer share `max_tokens`."""
     max_concurrency: Positive = 64
     """Calls in flight at this provider. Further calls wait, in a fair order of subjects."""
     requests_per_minute: Positive | None = None

@@ -193,6 +193,7 @@ class ProviderError(KitchenerError):
         status: HTTP status, if there was one
         retry_after_s: the pause that the provider asked for, seconds; None: it asked for none
         output_begun: whether text had already been streamed
+        only_thoughts: whether the answer reached `max_tokens` before its text began, as that of a model that thinks can
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class ProviderError(KitchenerError):
         status: int | None = None,
         retry_after_s: float | None = None,
         output_begun: bool = False,
+        only_thoughts: bool = False,
     ) -> None:
         self.provider_id: str = provider_id
         self.detail: str = detail
@@ -211,6 +213,7 @@ class ProviderError(KitchenerError):
         self.status: int | None = status
         self.retry_after_s: float | None = retry_after_s
         self.output_begun: bool = output_begun
+        self.only_thoughts: bool = only_thoughts
         super().__init__(f"provider {provider_id!r}: {reason}: {detail}")
 
     @property

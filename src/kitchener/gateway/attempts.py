@@ -94,7 +94,9 @@ class Attempts:
         "_on_attempt",
         "_plan",
         "_refusals",
+        "_refused_room",
         "_request",
+        "_room",
         "_rules",
         "_started",
         "_ticket",
@@ -116,7 +118,7 @@ class Attempts:
     target: GuardedProvider
     """The provider of the current attempt."""
     request: PromptRequest
-    """The request for the current provider, with the routed model."""
+    """The request for the current provider, with the routed model, and tokens for its thoughts if it thinks."""
     number: int
     """Number of the current attempt, from 1, counted over all providers."""
     begin_by: float
@@ -153,7 +155,7 @@ class Attempts:
 
     def cost(self) -> int:
         """The tokens that the provider's pace books for an attempt; 0 if it counts none."""
-        return _cost(self._request) if self.target.pace.counts_tokens else 0
+        return _cost(self.request) if self.target.pace.counts_tokens else 0
 
     def check(self) -> None:
         """Raises ProviderError if the provider cannot be asked now: forbidden, too late, or its circuit is open.
@@ -209,14 +211,16 @@ class Attempts:
 
     def answered(self, response: PromptResponse) -> PromptResponse:
         """Ends a successful attempt. Returns the response with attempts, route and latency filled in."""
-        target = self.target
+        target, planned = self.target, self.planned
         target.breaker.succeeded(self._ticket)
         if target.is_failing:
             target.note_success()
         if not target.traits.built_in:
             target.used[response.model_id].add(response.usage)
+            target.thinking.heard(planned.model_name, response)
+            if self._refused_room:
+                target.thinking.was_too_much(planned.model_name, self._request, self._refused_room)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
-        planned = self.planned
         if (
             response.route_reason == planned.route_reason
             and response.provider_id == target.provider_id
@@ -303,6 +307,9 @@ class Attempts:
                 self.output_begun,
             )
         )
+        if not is_late and self._has_other_room(error):
+            target.failures_of(self.planned.model_name, error.reason).retries += 1
+            return
         if error.reason == "context_length" and not is_late and self._goes_to_longer():
             target.failures_of(self.planned.model_name, error.reason).retries += 1
             self._take_next()
@@ -354,9 +361,34 @@ class Attempts:
         self.planned = planned = self._plan[self._next]
         self._next += 1
         self._made_elsewhere, self._refusals, self.is_return = self.number, 0, False
-        self.target = planned.target
-        request = self._request
-        self.request = request if planned.model_id == request.model_id else request._replace(model_id=planned.model_id)
+        self.target = target = planned.target
+        self._refused_room = 0
+        self._ask_with(target.thinking.of(planned.model_name, self._request) if target.thinking else 0)
+
+    def _ask_with(self, room: int) -> None:
+        """Makes the request for the current provider, with so many tokens for thoughts."""
+        request, planned, self._room = self._request, self.planned, room
+        if planned.model_id != request.model_id:
+            request = request._replace(model_id=planned.model_id)
+        self.request = request if not room else request._replace(max_tokens=request.max_tokens + room)
+
+    def _has_other_room(self, error: ProviderError) -> bool:
+        """Whether the attempt failed for its tokens for thoughts, and can be made again at once with other ones.
+
+        At most two further attempts at a provider: one with more, and one with none, if it refuses so many.
+        """
+        if error.only_thoughts and not self._refused_room:
+            thinking, model = self.target.thinking, self.planned.model_name
+            thinking.thinks(model)
+            room = thinking.of(model, self._request)
+            if room <= self._room:
+                return False
+        elif self._room and _is_about_tokens(error):
+            self._refused_room, room = self._room, 0
+        else:
+            return False
+        self._ask_with(room)
+        return True
 
     def _circuit_open(self) -> ProviderError:
         target = self.target
@@ -395,6 +427,11 @@ class Attempts:
             retry_after_s=retry_after_s,
             output_begun=self.output_begun,
         )
+
+
+def _is_about_tokens(error: ProviderError) -> bool:
+    """Whether a request may have been refused for the number of its tokens."""
+    return error.reason == "context_length" or (error.reason == "bad_request" and "token" in error.detail.lower())
 
 
 def _is_any(_: Attempts) -> bool:

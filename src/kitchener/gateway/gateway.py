@@ -120,6 +120,12 @@ class LLMGateway:
             waiting += new
         return list(found)
 
+    def with_thoughts(self, request: PromptRequest) -> PromptRequest:
+        """The request with the most output tokens that it may use at one of its `candidates`, thoughts included."""
+        targets = self._rules.targets
+        room = max(targets[each].thinking.of(model, request) for each, model in self.candidates(request))
+        return request._replace(max_tokens=request.max_tokens + room) if room else request
+
     def _planned(self, request: PromptRequest) -> Sequence[PlannedAttempt]:
         """The planned attempts of a request at the providers that take all of its content.
 

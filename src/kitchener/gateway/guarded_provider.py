@@ -10,6 +10,7 @@ from typing import Self
 from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderReason
 from kitchener.gateway.resilience import CircuitBreaker, Pace
+from kitchener.gateway.thinking_room import ThinkingRoom
 from kitchener.gateway.traits import ProviderTraits, traits_of
 from kitchener.logs import get_logger
 from kitchener.records.prompt import Provider, Usage
@@ -61,6 +62,7 @@ class GuardedProvider:
     traits: ProviderTraits
     pace: Pace
     breaker: CircuitBreaker
+    thinking: ThinkingRoom
     is_failing: bool = False
     """Whether its newest attempts failed. Logged where it changes."""
     media_types: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ class GuardedProvider:
             traits,
             Pace(config),
             CircuitBreaker(config.breaker_failures, config.breaker_reset_s),
+            ThinkingRoom(provider_id, 0 if config.is_built_in else config.thinking_tokens),
             media_types=config.media_types if config.media_types is not None else traits.media_types,
         )
 

@@ -216,10 +216,17 @@ class MeteredGateway:
         gateway: makes the calls
         candidates: the providers that a call may be made at
         book: knows the limits, and what is used
+        with_thoughts: returns a request with the output tokens that a model which thinks gets beside `max_tokens`
     """
 
-    def __init__(self, gateway: PromptGateway, candidates: Candidates, book: SpendingBook) -> None:
-        self._gateway, self._candidates, self._book = gateway, candidates, book
+    def __init__(
+        self,
+        gateway: PromptGateway,
+        candidates: Candidates,
+        book: SpendingBook,
+        with_thoughts: Callable[[PromptRequest], PromptRequest] = lambda request: request,
+    ) -> None:
+        self._gateway, self._candidates, self._book, self._with_thoughts = gateway, candidates, book, with_thoughts
 
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """Returns the model's answer.
@@ -227,7 +234,7 @@ class MeteredGateway:
         Raises:
             ProviderError: as the gateway's, or `spending_limit`
         """
-        hold = await self._book.hold(request, self._candidates(request))
+        hold = await self._book.hold(self._with_thoughts(request), self._candidates(request))
         response, is_cut_off = None, True
         try:
             response = await self._gateway.complete(request, on_attempt=on_attempt)
@@ -244,7 +251,7 @@ class MeteredGateway:
         Raises:
             ProviderError: as the gateway's, or `spending_limit`
         """
-        hold = await self._book.hold(request, self._candidates(request))
+        hold = await self._book.hold(self._with_thoughts(request), self._candidates(request))
         stream = self._gateway.stream(request, on_attempt=on_attempt)
         response, is_cut_off = None, True
         try:

@@ -141,6 +141,8 @@ class PromptRequest(NamedTuple):
     """Whether the stream's reader can withdraw text. If so, a failed attempt is retried even after output has begun."""
     turn_id: str = ""
     """The turn, whose spending may be limited; "": it belongs to none. Not hashed."""
+    tokens_left: int | None = None
+    """Most output tokens, those for thoughts included, which `max_tokens` does not count; None: no limit. Not hashed."""
 
     @property
     def may_call_tools(self) -> bool:

@@ -434,7 +434,8 @@ async def _hold(
                 if vectors is not None:
                     similar = EmbeddingComparer(vectors, config.embeddings, index_dir(config), sealer)
                 book = SpendingBook(config.spending, config.router.prices, injected.clock)
-                models = MeteredGateway(gateway, gateway.candidates, book) if config.spending.is_on else gateway
+                metered = MeteredGateway(gateway, gateway.candidates, book, gateway.with_thoughts)
+                models = metered if config.spending.is_on else gateway
                 servers = await open_servers(config.mcp, tasks)
                 shared = RuntimeComponents(
                     config=config,

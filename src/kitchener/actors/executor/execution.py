@@ -306,6 +306,7 @@ class Execution:
             output_schema=contract.output_schema,
             restart_streams=self.makes_reply and self.reply is not None,
             turn_id=wo.turn_id,
+            tokens_left=left,
         )
 
     async def _streamed(self, request: PromptRequest, reply: ReplyStream, contract: CompiledContract) -> PromptResponse:

@@ -441,7 +441,7 @@ def _request(config: RuntimeConfig, provider_id: str, provider: ProviderConfig, 
         wo_id="WO-SES-00000000-001",
         subject_id="doctor",
         deadline=deadline,
-        max_tokens=256,
+        max_tokens=2_048,  # a model that thinks needs some hundred
         temperature=0.0,
         model_id=provider.model or default or next(filter(None, routed), None),
     )

@@ -57,7 +57,7 @@ def checked_response(
             raise ProviderError(provider_id, "refused", "the provider's content filter stopped the answer")
         if finish_reason == "length":
             told = f"the answer has no text within max_tokens = {request.max_tokens:,}; a model that thinks needs more"
-            raise ProviderError(provider_id, "empty", told)
+            raise ProviderError(provider_id, "empty", told, only_thoughts=True)
         raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {finish_reason!r})")
     if finish_reason == "length" and tool_uses and tool_uses[-1].problem is not None:
         limit = f"max_tokens = {request.max_tokens:,}"
