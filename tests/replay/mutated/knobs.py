@@ -147,7 +147,7 @@ KNOBS: Final[dict[str, Policy | str]] = {
     "router.providers.*.timeout_s": _FAILING,
     "router.providers.*.max_response_bytes": _FAILING,
     "router.providers.*.max_retries": _FAILING,
-    "router.providers.*.thinking_tokens": "how long an answer may be is no part of what the model is shown, and answers are on record",
+    "router.providers.*.thinking_tokens": "how long an answer may be is not shown to the model, and answers are on record",
     "router.providers.*.backoff_initial_s": _FAILING,
     "router.providers.*.backoff_max_s": _FAILING,
     "router.providers.*.breaker_failures": _FAILING,
