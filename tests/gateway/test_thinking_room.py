@@ -31,7 +31,7 @@ def thinking(thoughts: int, text: str = "Hello!", *, window: int = 1 << 20) -> C
 
     def answer(hit: Hit) -> Answer:
         prompt = sum(len(each["content"]) for each in hit.body["messages"]) // 3
-        most: int = hit.body["max_tokens"]
+        most = most_tokens(hit)
         if prompt + most > window:
             return error(
                 400, f"This model's maximum context length is {window} tokens. However, you requested {most} output tokens"
@@ -41,6 +41,12 @@ def thinking(thoughts: int, text: str = "Hello!", *, window: int = 1 << 20) -> C
         return completion(text, usage={"prompt_tokens": prompt, "completion_tokens": thoughts + 4})
 
     return answer
+
+
+def most_tokens(hit: Hit) -> int:
+    """The `max_tokens` of a request."""
+    most: int = hit.body["max_tokens"]
+    return most
 
 
 @asynccontextmanager
@@ -56,7 +62,7 @@ async def asked(answer: Callable[[Hit], Answer], **settings: Any) -> AsyncIterat
 
 def asked_for(server: FakeServer) -> list[int]:
     """The `max_tokens` of each request."""
-    return [hit.body["max_tokens"] for hit in server.hits]
+    return [most_tokens(hit) for hit in server.hits]
 
 
 async def test_an_answer_of_nothing_but_thoughts_is_asked_for_again_with_room_for_them() -> None:
@@ -159,6 +165,37 @@ async def test_prompts_near_the_window_leave_short_ones_half_of_it(near: int) ->
             await gateway.complete(ask("x" * 3 * (window - 250 - near), max_tokens=200), on_attempt=Told())
         await gateway.complete(ask(max_tokens=200), on_attempt=Told())
     assert asked_for(server)[-1] >= window // 2
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (400, "max_tokens is too large: 8392. This model supports at most 4096 completion tokens."),
+        (400, "max_tokens: 8392 > 4096, which is the maximum allowed number of output tokens for m"),
+        (400, "`max_tokens` must be less than or equal to `4096`"),
+        (
+            402,
+            "This request requires fewer max_tokens. You requested up to 8392 tokens, but can only afford 3000.",
+        ),
+        (
+            413,
+            "Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 8400.",
+        ),
+        (
+            429,
+            "Request too large for m on tokens per min (TPM): Limit 6000, Requested 8400.",
+        ),
+    ],
+)
+async def test_a_limit_that_only_the_room_passes_stops_no_call(status: int, told: str) -> None:
+    def answer(hit: Hit) -> Answer:
+        return error(status, told) if most_tokens(hit) > 4_096 else thinking(99)(hit)
+
+    async with asked(answer) as (gateway, server):
+        for _ in range(6):
+            assert (await gateway.complete(ask(max_tokens=200), on_attempt=Told())).text == "Hello!"
+    assert len(server.hits) <= 8
+    assert 1_000 < asked_for(server)[-1] <= 4_096
 
 
 async def test_other_refusals_are_no_reason_to_ask_again() -> None:

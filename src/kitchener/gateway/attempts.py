@@ -430,8 +430,18 @@ class Attempts:
 
 
 def _is_about_tokens(error: ProviderError) -> bool:
-    """Whether a request may have been refused for the number of its tokens."""
-    return error.reason == "context_length" or (error.reason == "bad_request" and "token" in error.detail.lower())
+    """Whether a request may have been refused for the number of its tokens: by a window, a limit of output, of a minute (which
+    the request alone passes), or of money."""
+    told = error.detail.lower()
+    match error.reason:
+        case "context_length":
+            return True
+        case "bad_request" | "out_of_credit":
+            return "token" in told
+        case "rate_limited":
+            return "too large" in told
+        case _:
+            return False
 
 
 def _is_any(_: Attempts) -> bool:

@@ -56,6 +56,11 @@ def test_no_vendors_library_is_imported() -> None:
         ({"message": "This response_format type is unavailable now"}, "response_format", None),
         ({"message": "'temperature' does not support 0 with this model"}, "temperature", None),
         ({"message": "no", "param": "max_tokens"}, "max_tokens", "max_completion_tokens"),
+        (
+            {"message": "'max_tokens' is not supported with gpt-5-2025-08-07. Use 'max_completion_tokens' instead."},
+            "max_tokens",
+            "max_completion_tokens",
+        ),
         ({"message": "Extra inputs are not permitted: prompt_cache_key"}, "prompt_cache_key", None),
         ({"message": "tool_choice: only 'auto' is supported by this server"}, "tool_choice", None),
     ],

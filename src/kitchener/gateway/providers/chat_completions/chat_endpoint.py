@@ -7,6 +7,7 @@ unsent. `request_body.py` and `answer_reader.py` have the format. Explained in `
 """
 
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -53,6 +54,8 @@ _MARKED_MODELS: Final = "anthropic/"
 _OPTIONAL: Final[tuple[OptionalField, ...]] = get_args(OptionalField)
 _NAMES: Final = {"response_format": ("response_format", "json_schema"), "tool_call_id": ("Tool call id was",)}
 """Words that name a field in an error text, if they are not the field's own name."""
+_COUNT: Final = re.compile(r"(?<!HTTP )(?<![\w.-])[0-9]{3,}(?![\w-])")
+"""A number that stands by itself, and is no status and no part of a model's name."""
 _log = get_logger(__name__)
 
 REMEMBERED_MODELS: Final = 64
@@ -285,7 +288,8 @@ def _refused_field(error: StatusError, content: bytes) -> OptionalField | None:
     text = told_by(error.status, error.body)
     for field in _OPTIONAL:
         if f'"{field}":'.encode() in content and (named == field or any(_is_named(each, text) for each in _words_for(field))):
-            return field
+            # The number of tokens was refused, not the field, if the error says how many there may be.
+            return None if field == "max_tokens" and _COUNT.search(text) else field
     return None
 
 
