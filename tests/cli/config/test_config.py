@@ -147,8 +147,8 @@ def test_init_overwrites_only_when_told(cli: Cli, tmp_path: Path) -> None:
         ("openai", ProviderConfig(base_url="https://api.openai.com/v1", model="big-1", api_key="env:OPENAI_API_KEY")),
         ("anthropic", ProviderConfig(kind="model", model="anthropic:big-1", api_key="env:ANTHROPIC_API_KEY")),
         ("google", ProviderConfig(kind="model", model="google:big-1", api_key="env:GOOGLE_API_KEY")),
-        ("ollama", ProviderConfig(base_url="http://127.0.0.1:11434/v1", model="big-1")),
-        ("http://127.0.0.1:9/v1", ProviderConfig(base_url="http://127.0.0.1:9/v1", model="big-1")),
+        ("ollama", ProviderConfig(base_url="http://127.0.0.1:11434/v1", model="big-1", timeout_s=300)),
+        ("http://127.0.0.1:9/v1", ProviderConfig(base_url="http://127.0.0.1:9/v1", model="big-1", timeout_s=300)),
     ],
 )
 def test_init_writes_a_working_file_for_a_real_model(
@@ -173,6 +173,15 @@ def test_init_shows_what_fits_ollamas_small_window(cli: Cli, provider: str, budg
     agent = load_config("kitchener.toml", environ={}).config.agents["ADMIN"]
     assert agent.context_budget == budget
     assert (agent.context_budget + agent.reply_reserve <= 4_096) == (provider == "ollama")
+
+
+@pytest.mark.parametrize(("provider", "is_slow"), [("ollama", True), ("http://127.0.0.1:9/v1", True), ("openai", False)])
+def test_init_gives_a_local_model_time_to_load_and_to_think(cli: Cli, provider: str, is_slow: bool) -> None:
+    """Several minutes on a small machine; the defaults end an attempt after one, and a turn after two."""
+    assert cli("init", "--provider", provider, "--model", "big-1").code == 0
+    config = load_config("kitchener.toml", environ={}).config
+    (model,), agent = config.router.providers.values(), config.agents["ADMIN"]
+    assert (model.timeout_s, agent.turn_deadline_s) == ((300, 360) if is_slow else (60, 120))
 
 
 @pytest.mark.parametrize(

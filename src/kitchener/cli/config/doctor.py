@@ -411,7 +411,11 @@ async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConf
             async with build_providers(alone) as providers:
                 response = await providers[provider_id].complete(_request(config, provider_id, provider, began + limit_s))
     except TimeoutError:
-        return [Finding(what, "fail", f"no answer within {limit_s:g} s")]
+        return [
+            Finding(
+                what, "fail", f"no answer within {limit_s:g} s; a server that is loading its model may answer the next time"
+            )
+        ]
     except ProviderError as error:
         return [Finding(what, "fail", f"{error.reason}: {cut_to(error.detail, _DETAIL_CHARS)}")]
     except KitchenerError as error:

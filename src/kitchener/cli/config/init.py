@@ -26,8 +26,8 @@ _WIDTH: Final = 120
 
 _SUFFIX: Final = Path(DEFAULT_FILE).suffix
 _HEAD: Final = """\
-# The eleven settings of Kitchener that matter. `kitchener config schema` lists all others, and `kitchener config check` checks
-# this file. An environment variable such as KITCHENER_LEDGER__DURABILITY=os overrides it. To use a line that begins with
+# The settings of Kitchener that matter. `kitchener config schema` lists all others, and `kitchener config check` checks this
+# file. An environment variable such as KITCHENER_LEDGER__DURABILITY=os overrides it. To use a line that begins with
 # `# key =`, which is an example, remove its `#`.
 """
 
@@ -49,12 +49,17 @@ _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "g
 """The environment variable with the key of each vendor."""
 _OPENAI: Final = "https://api.openai.com/v1"
 _OLLAMA: Final = "ollama"
+_OF_URL: Final = "local"
+"""The id of a provider that is given by its URL."""
 _OLLAMAS_URL: Final = "http://127.0.0.1:11434/v1"
 _NAMED: Final = (*_KEYS, _OLLAMA)
 _OF_OLLAMA: Final = """\
 # Ollama gives a model 4,096 tokens for prompt and reply where it has less than 24 GiB of graphics memory, and cuts longer
 # prompts without an error. So `context_budget` is small below. To show more, raise it and OLLAMA_CONTEXT_LENGTH, which is set
 # where Ollama runs. `kitchener doctor --probe` compares them."""
+_LOCAL_TIMES: Final = "timeout_s = 300  # default: 60. The server may have to load the model first, and the model may think"
+_LOCAL_DEADLINE_S: Final = 360
+"""`turn_deadline_s` of a model that runs on a small machine."""
 _BUDGET: Final = 8_000
 """`context_budget`: in a conversation with itself, 94 of 100 questions are shown all evidence (`docs/performance.md`)."""
 _BUDGET_OF_OLLAMA: Final = 3_000
@@ -152,9 +157,9 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
         lines = ['kind = "model"', f"model = {toml_value(f'{provider}:{model}')}", f'api_key = "env:{_KEYS[provider]}"']
         return provider, "\n".join(lines)
     if provider == _OLLAMA:
-        return _OLLAMA, f"base_url = {toml_value(_OLLAMAS_URL)}\nmodel = {toml_value(model)}\n{_OF_OLLAMA}"
+        return _OLLAMA, f"base_url = {toml_value(_OLLAMAS_URL)}\nmodel = {toml_value(model)}\n{_LOCAL_TIMES}\n{_OF_OLLAMA}"
     key = '# api_key = "env:LOCAL_API_KEY"  # unset by default'
-    return "local", f"base_url = {toml_value(provider)}\nmodel = {toml_value(model)}\n{key}"
+    return _OF_URL, f"base_url = {toml_value(provider)}\nmodel = {toml_value(model)}\n{_LOCAL_TIMES}\n{key}"
 
 
 def settings_text(provider: tuple[str, str] | None = None) -> str:
@@ -181,6 +186,7 @@ def settings_text(provider: tuple[str, str] | None = None) -> str:
         *_setting(HO2Config, "ho3_enabled", True),
         *_setting(HO2Config, "context_mode", "enforce"),
         *_setting(HO2Config, "context_budget", _BUDGET_OF_OLLAMA if chosen == _OLLAMA else _BUDGET),
+        *(_setting(HO2Config, "turn_deadline_s", _LOCAL_DEADLINE_S) if chosen in (_OLLAMA, _OF_URL) else ()),
         *_setting(HO2Config, "intent_mode", "classified"),
         *_setting(HO2Config, "continue_after_close", "reopen"),
         "[agents.ADMIN.approval]",
