@@ -16,8 +16,11 @@ from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.spending_limits import MeteredGateway, SpendingBook
 from kitchener.gateway.thinking_room import ThinkingRoom
+from kitchener.records import events
 from kitchener.records.prompt import PromptResponse, ToolUse, Usage
+from kitchener.replaying import replay_session
 from kitchener.testing import FakeClock, prompt_request
+from tests.acceptance.stack import read_all
 from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion, error, fake_server
 from tests.gateway.shared.gateway_kit import Told, ask
 
@@ -270,6 +273,11 @@ async def test_turns_work_with_a_model_that_thinks_longer_than_their_contracts_a
             supervisor = runtime.supervisor("ADMIN")
             first = await supervisor.handle_turn("What grows in the garden?", subject_id="ada")
             second = await supervisor.handle_turn("And now?", session_id=first.session_id)
+            entries = await read_all(runtime.ledgers().ho1m, entry_type=events.LLM_CALL, session_id=first.session_id)
+        report = await replay_session(first.session_id, config=config)
+    calls = [each.payload for each in entries]
+    assert [call.get("thinking_tokens") for call in calls] == [ROOM] * 4, "what each call had is on record"
+    assert report.is_identical, report.text()
     assert (first.error, second.error) == (None, None)
     assert (first.response, second.response) == ("There are three roses.",) * 2
     assert len([most for most in asked_for(server) if most < ROOM]) <= 1, "only the first call lacked room"

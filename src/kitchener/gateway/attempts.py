@@ -226,6 +226,7 @@ class Attempts:
             and response.provider_id == target.provider_id
             and response.latency_ms == latency_ms
             and response.attempts == self.number
+            and response.thinking_tokens == self._room
         ):
             return response  # a prepared answer of a built-in provider already has them
         return PromptResponse(
@@ -240,6 +241,7 @@ class Attempts:
             served_model=response.served_model,
             attempts=self.number,
             route_reason=planned.route_reason,
+            thinking_tokens=self._room,
         )
 
     def broke(self, error: ProviderError) -> None:

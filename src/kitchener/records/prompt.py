@@ -271,6 +271,8 @@ class PromptResponse:
     """Number of attempts, including this one."""
     route_reason: str = "default"
     """`explicit`, `domain_tag:<tag>`, `default` or `fallback`. Set by the gateway."""
+    thinking_tokens: int = 0
+    """The output tokens that it could have for thoughts, beside the `max_tokens` of the request. Set by the gateway."""
 
 
 @dataclass(frozen=True, slots=True)

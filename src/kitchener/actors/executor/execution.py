@@ -355,6 +355,8 @@ class Execution:
             fields["attempt"] = attempt.attempt
             if attempt.model_id != response.model_id:
                 fields["requested_model_id"] = attempt.model_id
+        if response.thinking_tokens:
+            fields["thinking_tokens"] = response.thinking_tokens
         return fields
 
     def keep(self, ref: Ref) -> None:

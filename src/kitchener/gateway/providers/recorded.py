@@ -47,6 +47,7 @@ class Recording:
             finish_reason=call["finish_reason"],
             served_model=said.get("served_model"),
             route_reason=call["route_reason"],
+            thinking_tokens=call.get("thinking_tokens", 0),
         )
         return cls(call["request_hash"], call["prompt_pack_version"], response)
 

@@ -103,6 +103,8 @@ class ModelCallPayload(CommonPayload):
     """The attempt that answered, from 1, over all providers of the call; absent: an `ATTEMPT_STARTED` tells it."""
     requested_model_id: NotRequired[str]
     """The model that was asked for, if the provider answered under another name."""
+    thinking_tokens: NotRequired[int]
+    """The output tokens that a model which thinks got beside the `max_tokens` of the request; absent: none."""
     governance_violation: NotRequired[Literal[True]]
     """The call was made without HO1, which was broken; absent: HO1 made it."""
 
