@@ -26,4 +26,4 @@ def a_call(deadline_in: float = 1_000.0, **facts: Any) -> ToolContext:
 async def called(registry: ToolRegistry, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
     """Checks the arguments and runs the tool, as the executor does."""
     bound = registry.validate(tool_id, arguments)
-    return ToolOutcome(error=bound) if isinstance(bound, str) else await registry.run(tool_id, bound, call)
+    return ToolOutcome(error=bound) if isinstance(bound, str) else await registry.run(tool_id, bound, call, given=arguments)

@@ -1,6 +1,7 @@
 """Content stands in no span, event, metric or log unless the standard variable asks for it, whatever goes wrong."""
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,27 @@ async def test_content_without_a_form_changes_nothing_in_a_turn(tmp_path: Path, 
     assert ends[0] == ends[1]
     assert [each["event"] for each in logs if "telemetry failed" in each["event"]] != []
     assert watch.named("chat")
+
+
+async def test_a_span_tells_the_arguments_as_the_model_gave_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A converted argument may be any object, and a default is the author's own, such as a key: neither is for a span."""
+    monkeypatch.setenv(names.CAPTURE_CONTENT, "SPAN_ONLY")
+
+    @tool
+    def plan(day: date, steps: list[str], key: str = SECRET) -> str:
+        """Plans a day."""
+        steps.append(f"{day:%d} {key}")
+        return "planned"
+
+    def answer(request: PromptRequest) -> Any:
+        is_done = request.messages[-1].role == "tool"
+        return {"response_text": "Done."} if is_done else use_tool("plan", day="2026-12-01", steps=["rest"])
+
+    watch = Watch()
+    provider = ScriptedProvider(answer)
+    async with open_scripted(tmp_path, provider, classify="off", tools=[plan], telemetry=watch.telemetry) as runtime:
+        await runtime.supervisor().handle_turn("Plan it.")
+    assert json.loads(facts(watch.one("execute_tool"))[names.TOOL_ARGUMENTS]) == {"day": "2026-12-01", "steps": ["rest"]}
 
 
 async def test_content_has_the_form_of_the_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,9 @@ class RecordedTools(ToolRegistry):
             defined = recorded.tool_definitions() if recorded is not None else ()
             self.replace(source, [ServerTool(each) for each in defined if each.get("source") == source])
 
-    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
+    async def run(
+        self, tool_id: str, bound: Mapping[str, object], call: ToolContext, *, given: Mapping[str, object]
+    ) -> ToolOutcome:
         """The recorded outcome. The start of the call, with its arguments, was already compared with the record."""
         turn = self._tape.turn
         found = turn.of_type(events.TOOL_STARTED, events.TOOL_CALL) if turn is not None else []

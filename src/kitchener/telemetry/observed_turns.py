@@ -89,7 +89,9 @@ class ObservedTools(ToolRegistry):
         super().__init__(*given, **named)
         self.tracing = tracing
 
-    async def run(self, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
+    async def run(
+        self, tool_id: str, bound: Mapping[str, object], call: ToolContext, *, given: Mapping[str, object]
+    ) -> ToolOutcome:
         found = self._tools.get(tool_id)
         kind = "extension" if found is not None and found.source.startswith("mcp:") else "function"
         labels: dict[str, AttributeValue] = {names.TOOL_NAME: tool_id, names.TOOL_TYPE: kind}
@@ -97,8 +99,8 @@ class ObservedTools(ToolRegistry):
         name, duration = f"{names.EXECUTE_TOOL} {tool_id}", self.tracing.instruments.tool
         with OpenSpan(self.tracing, name, SpanKind.INTERNAL, known, duration, labels) as running:
             if self.tracing.content.in_spans:
-                running.note(lambda: {names.TOOL_ARGUMENTS: attribute_json(arguments)})
-            outcome = await super().run(tool_id, arguments, call)
+                running.note(lambda: {names.TOOL_ARGUMENTS: attribute_json(given)})
+            outcome = await super().run(tool_id, bound, call, given=given)
             if outcome.question is not None:
                 running.note({names.APPROVAL_QUESTION: True})
             elif outcome.error is not None:

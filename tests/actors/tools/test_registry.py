@@ -433,6 +433,35 @@ async def test_what_a_task_group_of_a_tool_raises_is_told_by_its_own_words() -> 
     assert (await run(there)).error == "ToolError: no such city: give the name of a capital"
 
 
+async def _never_leaves_a_scope() -> None:
+    """Ends by the cancellation of a scope of its own that it never leaves."""
+    scope = anyio.CancelScope()
+    scope.__enter__()
+    scope.cancel()
+    await anyio.sleep_forever()
+
+
+async def _never_leaves_a_task_group() -> None:
+    """Waits in a task group of its own that it never leaves, while another task of the group fails."""
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    tasks = anyio.create_task_group()
+    await tasks.__aenter__()
+    tasks.start_soon(fail)
+    await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("broken", [_never_leaves_a_scope, _never_leaves_a_task_group])
+async def test_a_tool_that_fails_at_once_is_not_said_to_have_run_out_of_time(broken: Callable[[], Any]) -> None:
+    """The event loop reports what such a tool left behind as an error of its task, which cancels the task's group."""
+    found = await run(broken, timeout_s=1_000)
+    assert found.error is not None
+    assert found.error.startswith("RuntimeError: ")
+    assert "time limit" not in found.error
+
+
 async def test_a_question_from_a_task_group_of_a_tool_is_asked() -> None:
     async def there() -> None:
         """Asks beside another task."""
@@ -516,7 +545,7 @@ async def test_the_deadline_of_the_call_bounds_every_tool() -> None:
 
     registry = ToolRegistry([hang], timeout_s=1_000)
     with anyio.fail_after(10):
-        found = await registry.run("hang", {}, a_call(deadline_in=-1.0))
+        found = await called(registry, "hang", {}, a_call(deadline_in=-1.0))
     assert found.error is not None
     assert "the turn's deadline" in found.error
 
@@ -534,7 +563,7 @@ async def test_cancellation_passes_through_a_tool() -> None:
     outcomes: list[ToolOutcome] = []
 
     async def work() -> None:
-        outcomes.append(await registry.run("hang", {}, a_call()))
+        outcomes.append(await called(registry, "hang", {}, a_call()))
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
@@ -563,7 +592,7 @@ async def abandon(registry: ToolRegistry, stuck: Stuck) -> None:
     """Starts the tool and cancels its caller once it runs."""
     stuck.begun.clear()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(registry.run, "stick", {}, a_call())
+        tasks.start_soon(called, registry, "stick", {}, a_call())
         await anyio.to_thread.run_sync(stuck.begun.wait, 10)
         tasks.cancel_scope.cancel()
 
@@ -607,7 +636,7 @@ async def test_a_tool_that_has_asked_a_person_has_begun_whatever_it_waits_for() 
         await anyio.sleep_forever()
 
     registry = ToolRegistry([print_page], timeout_s=0.1)
-    found = await registry.run("print_page", {}, a_call(answer=ToolAnswer(None, True)))
+    found = await called(registry, "print_page", {}, a_call(answer=ToolAnswer(None, True)))
     assert "Its effect may or may not have happened" in (found.error or "")
 
 
@@ -644,13 +673,13 @@ async def test_threads_that_are_left_behind_are_bounded() -> None:
         with anyio.fail_after(20):
             await abandon(registry, stuck)
             await abandon(registry, stuck)
-            refused = await registry.run("stick", {}, a_call())
+            refused = await called(registry, "stick", {}, a_call())
     finally:
         stuck.released.set()
     assert stuck.runs == 2
     assert refused.error == "tool 'stick' was not started: 2 tools that ran out of time still occupy their threads"
     with anyio.fail_after(20):
-        while (again := await registry.run("stick", {}, a_call())).error is not None:
+        while (again := await called(registry, "stick", {}, a_call())).error is not None:
             await anyio.lowlevel.checkpoint()
     assert again.result == "free"
 
@@ -666,13 +695,13 @@ async def test_a_tool_that_found_no_thread_in_time_never_runs() -> None:
     outcomes: list[ToolOutcome] = []
 
     async def occupy() -> None:
-        outcomes.append(await registry.run("stick", {}, a_call()))
+        outcomes.append(await called(registry, "stick", {}, a_call()))
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(occupy)
             await anyio.to_thread.run_sync(stuck.begun.wait, 10)
-            found = await registry.run("late", {}, a_call(deadline_in=0.05))
+            found = await called(registry, "late", {}, a_call(deadline_in=0.05))
             stuck.released.set()
     assert outcomes == [ToolOutcome(result="free")]
     assert found.error is not None
@@ -695,7 +724,7 @@ def test_one_registry_serves_several_event_loops() -> None:
     registry = ToolRegistry([two])
 
     async def once() -> ToolOutcome:
-        return await registry.run("two", {}, a_call())
+        return await called(registry, "two", {}, a_call())
 
     for backend in ("asyncio", "trio", "asyncio"):
         assert anyio.run(once, backend=backend) == ToolOutcome(result=2)

@@ -200,7 +200,9 @@ class ToolRegistry:
             return f"there is no tool {tool_id!r}; there are {sorted(self._tools)}"
         return found.bind(arguments)
 
-    async def run(self, tool_id: str, bound: Mapping[str, object], call: ToolContext) -> ToolOutcome:
+    async def run(
+        self, tool_id: str, bound: Mapping[str, object], call: ToolContext, *, given: Mapping[str, object]
+    ) -> ToolOutcome:
         """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
         The caller's cancellation and a KeyboardInterrupt on the event loop pass through. Any other cancellation, such as that
@@ -212,6 +214,7 @@ class ToolRegistry:
             tool_id: the tool
             bound: its arguments, as `validate` returned them
             call: what the tool may know of its call
+            given: its arguments as the model gave them, for who observes the call
         """
         if tool_id in self.of_client:  # it has run, and its arguments were checked earlier
             if call.answer is None:

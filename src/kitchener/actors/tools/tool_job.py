@@ -61,7 +61,7 @@ class ToolJob:
                 scope.deadline = deadline  # a scope around the group would cost as much as the group
                 self._context.run(own.start_soon, self._finish)
         except BaseExceptionGroup as group:  # the task ended badly, for example inside a task group that it never left
-            if scope.cancel_called or is_scope_cancelled():
+            if _is_late(scope) or is_scope_cancelled():
                 log_hidden(group)
             else:
                 self._outcome = self._outcome or failure(group)
@@ -69,7 +69,7 @@ class ToolJob:
             raise self._interrupt
         if self._outcome is None:
             await anyio.lowlevel.checkpoint_if_cancelled()
-            if scope.cancel_called:
+            if _is_late(scope):
                 return None
         return self._outcome or ToolOutcome(error="the tool's task was cancelled by something other than the turn")
 
@@ -107,6 +107,11 @@ class ToolJob:
         with self._lock:
             self._is_given_up = True
             return self.has_begun and not self.has_ended
+
+
+def _is_late(scope: anyio.CancelScope) -> bool:
+    """Whether a task group has reached its deadline. A task that fails cancels its group at any time."""
+    return scope.cancel_called and anyio.current_time() >= scope.deadline
 
 
 class ToolThreads:

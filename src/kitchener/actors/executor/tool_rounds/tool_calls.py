@@ -186,7 +186,8 @@ class ToolCalls:
             await self._run.reply.tool_started(tool_id, call, arguments)
         report = partial(progress.add, self._run.work_order.wo_id, tool_id, call) if progress is not None else None
         context = self._context(key, report, answer)
-        return _BegunCall(call, tool_id, arguments, partial(tools.run, tool_id, checked.bound, context))
+        run = partial(tools.run, tool_id, checked.bound, context, given=arguments)
+        return _BegunCall(call, tool_id, arguments, run)
 
     async def _end(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
         """Records the outcome of a tool call and returns it, or an error if the outcome is too large to be recorded."""
