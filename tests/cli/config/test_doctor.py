@@ -12,6 +12,7 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from kitchener.cli.config import doctor as doctor_module
 from kitchener.cli.terminal.output import file_problem
 from kitchener.clock import SystemClock
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
@@ -171,6 +172,32 @@ def test_an_endpoint_that_does_not_tell_its_context_window_is_fine(cli: Cli, tmp
     assert outcome.code == 0
     assert "window" not in outcome.out
     assert "ok    probe it" in outcome.out
+
+
+def test_the_answer_and_the_context_window_have_one_deadline(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider that answers late and never tells its window made the doctor wait for twice the time."""
+    deadlines = list[float]()
+
+    async def window(*_: object) -> None:
+        deadlines.append(anyio.current_effective_deadline())
+
+    def answer(hit: Hit) -> Answer:
+        return completion()
+
+    asked = doctor_module._request
+
+    def request(config: Any, provider_id: str, provider: Any, deadline: float) -> Any:
+        deadlines.append(deadline)
+        return asked(config, provider_id, provider, deadline)
+
+    monkeypatch.setattr(doctor_module, "context_window", window)
+    monkeypatch.setattr(doctor_module, "_request", request)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server()) as server:
+        server.respond = answer
+        (tmp_path / "kitchener.toml").write_text(_settings(server.url), encoding="utf-8")
+        assert cli("doctor", "--probe").code == 0
+    of_answer, of_window = deadlines
+    assert of_window == of_answer
 
 
 def test_a_probe_of_the_offline_provider_asks_nobody(cli: Cli) -> None:

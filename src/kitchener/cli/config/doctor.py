@@ -76,7 +76,7 @@ _ENDS: Final = {events.TURN_COMPLETED: "other", events.TURN_REJECTED: "refused",
 """Entries that end a message, with the word for an overload in each."""
 
 _PROBE_S: Final = 20.0
-"""Longest wait for a provider's answer, seconds; or its `timeout_s`, if that is less."""
+"""Longest wait for a provider's answer and the window of its model together, seconds; or `timeout_s`, if that is less."""
 _DETAIL_CHARS: Final = 200
 _REFERENCES: Final = "references"
 """The check without which no provider and no server is opened."""
@@ -423,7 +423,7 @@ async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConf
     taken_ms = 1_000 * (anyio.current_time() - began)
     tokens = f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out"
     answers = Finding(what, "ok", f"answers as {response.model_id}, {taken_ms:,.0f} ms, {tokens}")
-    with anyio.move_on_after(limit_s):  # asked after the call, because Ollama knows the windows of loaded models only
+    with anyio.CancelScope(deadline=began + limit_s):  # after the call, because Ollama knows the windows of loaded models only
         window = await context_window(provider_id, provider, response.model_id)
     if window is None:
         return [answers]
