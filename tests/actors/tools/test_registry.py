@@ -821,6 +821,16 @@ def test_results_are_cut_to_their_limit_and_say_so(value: Any, limit: int) -> No
 _MIB = "x" * 1_048_576
 
 
+@dataclass(eq=False)
+class _Heading(str):
+    """A text that has the form of an object in JSON, because it is a dataclass, too."""
+
+    parts: list[Any]
+
+    def __new__(cls, parts: list[Any]) -> "_Heading":
+        return str.__new__(cls, "a heading")
+
+
 @pytest.mark.parametrize(
     ("value", "fits"),
     [
@@ -829,6 +839,7 @@ _MIB = "x" * 1_048_576
         ([[0] * 998] * 100, True),  # small in memory, because its parts are shared
         ([[0] * 999] * 100, False),
         ([_MIB] * 65, False),
+        (_Heading([[0] * 999] * 100), False),
     ],
 )
 def test_a_result_of_too_many_values_or_characters_is_an_error(value: Any, fits: bool) -> None:

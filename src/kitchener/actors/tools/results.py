@@ -37,6 +37,8 @@ _MAX_WALKED_DEPTH: Final = 300
 _DEPTH_MARGIN: Final = 4
 """Levels that an entry or a prompt adds around a result, which must have a canonical form there, too."""
 _TEXTS: Final = (str, bytes, bytearray)
+_WITHOUT_PARTS: Final = frozenset((*_TEXTS, type(None)))
+"""Types themselves, without those derived from them: a dataclass that is also a text has its fields in JSON."""
 _NESTED_PATH: Final = "[0]" * _DEPTH_MARGIN
 """The path to a result inside these levels, which says nothing to a model."""
 
@@ -147,7 +149,7 @@ def _extent_problem(value: object, max_values: int) -> str | None:
 
 
 def _parts(item: object) -> Iterable[object] | None:
-    if isinstance(item, _TEXTS) or item is None:
+    if type(item) in _WITHOUT_PARTS:
         return None
     if isinstance(item, dict):
         return (part for pair in dict.items(item) for part in pair)
