@@ -1,12 +1,9 @@
-"""Tool calls that no turn makes."""
+"""The facts of a tool call that no turn makes."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import anyio
 
-from kitchener.actors.tools.registry import ToolRegistry
-from kitchener.actors.tools.results import ToolOutcome
 from kitchener.records.tools.tool_context import ToolContext
 
 
@@ -21,9 +18,3 @@ def a_call(deadline_in: float = 1_000.0, **facts: Any) -> ToolContext:
         deadline=anyio.current_time() + deadline_in,
         **facts,
     )
-
-
-async def called(registry: ToolRegistry, tool_id: str, arguments: Mapping[str, object], call: ToolContext) -> ToolOutcome:
-    """Checks the arguments and runs the tool, as the executor does."""
-    bound = registry.validate(tool_id, arguments)
-    return ToolOutcome(error=bound) if isinstance(bound, str) else await registry.run(tool_id, bound, call, given=arguments)

@@ -196,7 +196,12 @@ class RecordedTools(ToolRegistry):
             self.replace(source, [ServerTool(each) for each in defined if each.get("source") == source])
 
     async def run(
-        self, tool_id: str, bound: Mapping[str, object], call: ToolContext, *, given: Mapping[str, object]
+        self,
+        tool_id: str,
+        arguments: Mapping[str, object],
+        call: ToolContext,
+        *,
+        bound: Mapping[str, object] | None = None,
     ) -> ToolOutcome:
         """The recorded outcome. The start of the call, with its arguments, was already compared with the record."""
         turn = self._tape.turn

@@ -90,7 +90,12 @@ class ObservedTools(ToolRegistry):
         self.tracing = tracing
 
     async def run(
-        self, tool_id: str, bound: Mapping[str, object], call: ToolContext, *, given: Mapping[str, object]
+        self,
+        tool_id: str,
+        arguments: Mapping[str, object],
+        call: ToolContext,
+        *,
+        bound: Mapping[str, object] | None = None,
     ) -> ToolOutcome:
         found = self._tools.get(tool_id)
         kind = "extension" if found is not None and found.source.startswith("mcp:") else "function"
@@ -99,8 +104,8 @@ class ObservedTools(ToolRegistry):
         name, duration = f"{names.EXECUTE_TOOL} {tool_id}", self.tracing.instruments.tool
         with OpenSpan(self.tracing, name, SpanKind.INTERNAL, known, duration, labels) as running:
             if self.tracing.content.in_spans:
-                running.note(lambda: {names.TOOL_ARGUMENTS: attribute_json(given)})
-            outcome = await super().run(tool_id, bound, call, given=given)
+                running.note(lambda: {names.TOOL_ARGUMENTS: attribute_json(arguments)})
+            outcome = await super().run(tool_id, arguments, call, bound=bound)
             if outcome.question is not None:
                 running.note({names.APPROVAL_QUESTION: True})
             elif outcome.error is not None:

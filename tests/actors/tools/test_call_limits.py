@@ -11,7 +11,7 @@ from kitchener.actors.tools.tool import Tool, tool
 from kitchener.config import ToolLimits
 from kitchener.errors import ToolError
 from tests.actors.time_control import in_virtual_time
-from tests.shared.tool_calls import a_call, called
+from tests.shared.tool_calls import a_call
 
 
 class Work:
@@ -42,7 +42,7 @@ class Work:
         found = list[ToolOutcome]()
 
         async def one() -> None:
-            found.append(await called(registry, "work", arguments, a_call()))
+            found.append(await registry.run("work", arguments, a_call()))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(times):

@@ -33,7 +33,7 @@ from kitchener.errors import ToolError
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ConfirmationRequired, ToolAnswer
 from tests.actors.time_control import in_stopped_time, in_virtual_time, pass_time
-from tests.shared.tool_calls import a_call, called
+from tests.shared.tool_calls import a_call
 
 
 class Unit(StrEnum):
@@ -320,7 +320,7 @@ def test_an_unknown_tool_is_named_with_those_there_are() -> None:
 async def run(declared: Callable[..., Any], arguments: Mapping[str, Any] | None = None, **limits: Any) -> ToolOutcome:
     registry = ToolRegistry([declared], **limits)
     with anyio.fail_after(10):
-        return await called(registry, registry.tool_ids[0], arguments or {}, a_call())
+        return await registry.run(registry.tool_ids[0], arguments or {}, a_call())
 
 
 async def test_synchronous_tools_run_in_a_thread_and_inherit_the_context() -> None:
@@ -545,7 +545,7 @@ async def test_the_deadline_of_the_call_bounds_every_tool() -> None:
 
     registry = ToolRegistry([hang], timeout_s=1_000)
     with anyio.fail_after(10):
-        found = await called(registry, "hang", {}, a_call(deadline_in=-1.0))
+        found = await registry.run("hang", {}, a_call(deadline_in=-1.0))
     assert found.error is not None
     assert "the turn's deadline" in found.error
 
@@ -563,7 +563,7 @@ async def test_cancellation_passes_through_a_tool() -> None:
     outcomes: list[ToolOutcome] = []
 
     async def work() -> None:
-        outcomes.append(await called(registry, "hang", {}, a_call()))
+        outcomes.append(await registry.run("hang", {}, a_call()))
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
@@ -592,7 +592,7 @@ async def abandon(registry: ToolRegistry, stuck: Stuck) -> None:
     """Starts the tool and cancels its caller once it runs."""
     stuck.begun.clear()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(called, registry, "stick", {}, a_call())
+        tasks.start_soon(registry.run, "stick", {}, a_call())
         await anyio.to_thread.run_sync(stuck.begun.wait, 10)
         tasks.cancel_scope.cancel()
 
@@ -636,7 +636,7 @@ async def test_a_tool_that_has_asked_a_person_has_begun_whatever_it_waits_for() 
         await anyio.sleep_forever()
 
     registry = ToolRegistry([print_page], timeout_s=0.1)
-    found = await called(registry, "print_page", {}, a_call(answer=ToolAnswer(None, True)))
+    found = await registry.run("print_page", {}, a_call(answer=ToolAnswer(None, True)))
     assert "Its effect may or may not have happened" in (found.error or "")
 
 
@@ -673,13 +673,13 @@ async def test_threads_that_are_left_behind_are_bounded() -> None:
         with anyio.fail_after(20):
             await abandon(registry, stuck)
             await abandon(registry, stuck)
-            refused = await called(registry, "stick", {}, a_call())
+            refused = await registry.run("stick", {}, a_call())
     finally:
         stuck.released.set()
     assert stuck.runs == 2
     assert refused.error == "tool 'stick' was not started: 2 tools that ran out of time still occupy their threads"
     with anyio.fail_after(20):
-        while (again := await called(registry, "stick", {}, a_call())).error is not None:
+        while (again := await registry.run("stick", {}, a_call())).error is not None:
             await anyio.lowlevel.checkpoint()
     assert again.result == "free"
 
@@ -695,13 +695,13 @@ async def test_a_tool_that_found_no_thread_in_time_never_runs() -> None:
     outcomes: list[ToolOutcome] = []
 
     async def occupy() -> None:
-        outcomes.append(await called(registry, "stick", {}, a_call()))
+        outcomes.append(await registry.run("stick", {}, a_call()))
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(occupy)
             await anyio.to_thread.run_sync(stuck.begun.wait, 10)
-            found = await called(registry, "late", {}, a_call(deadline_in=0.05))
+            found = await registry.run("late", {}, a_call(deadline_in=0.05))
             stuck.released.set()
     assert outcomes == [ToolOutcome(result="free")]
     assert found.error is not None
@@ -724,7 +724,7 @@ def test_one_registry_serves_several_event_loops() -> None:
     registry = ToolRegistry([two])
 
     async def once() -> ToolOutcome:
-        return await called(registry, "two", {}, a_call())
+        return await registry.run("two", {}, a_call())
 
     for backend in ("asyncio", "trio", "asyncio"):
         assert anyio.run(once, backend=backend) == ToolOutcome(result=2)

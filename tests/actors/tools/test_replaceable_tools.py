@@ -26,7 +26,7 @@ from kitchener.records.tools.runnable_tool import ToolIdentity, ToolQuestion, To
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUICK, places
-from tests.shared.tool_calls import a_call, called
+from tests.shared.tool_calls import a_call
 
 FILES = ToolSource("mcp:files")
 WEB = ToolSource("mcp:web")
@@ -261,6 +261,6 @@ async def test_a_question_is_an_outcome_of_its_own_that_a_model_can_read() -> No
     question = ToolQuestion("Which of the two?", {"type": "string"}, state={"page": 1}, reason="input_required")
     registry = ToolRegistry(replaceable=[FILES])
     registry.replace(FILES, [look(lambda: question)])
-    outcome = await called(registry, "files__look", {}, a_call())
+    outcome = await registry.run("files__look", {}, a_call())
     assert outcome.question is question
     assert outcome.error == "the tool asks a person, and has done nothing yet: Which of the two?"

@@ -201,7 +201,12 @@ class ToolRegistry:
         return found.bind(arguments)
 
     async def run(
-        self, tool_id: str, bound: Mapping[str, object], call: ToolContext, *, given: Mapping[str, object]
+        self,
+        tool_id: str,
+        arguments: Mapping[str, object],
+        call: ToolContext,
+        *,
+        bound: Mapping[str, object] | None = None,
     ) -> ToolOutcome:
         """Runs the tool and returns its result as JSON, or an error text, within its time limit and `call.deadline`.
 
@@ -212,19 +217,22 @@ class ToolRegistry:
 
         Args:
             tool_id: the tool
-            bound: its arguments, as `validate` returned them
+            arguments: its arguments as the model gave them
             call: what the tool may know of its call
-            given: its arguments as the model gave them, for who observes the call
+            bound: what `validate` returned for these arguments, for this call alone; None: they are checked here
         """
         if tool_id in self.of_client:  # it has run, and its arguments were checked earlier
             if call.answer is None:
                 return ToolOutcome(error=f"tool {tool_id!r} runs at the client, which has given no output")
             return self.client_outcome(tool_id, call.answer.answer)
+        checked = self.validate(tool_id, arguments) if bound is None else bound
+        if isinstance(checked, str):
+            return ToolOutcome(error=checked)
         found = self._tools[tool_id]
         limits = self._limits.limits_of(found.limits if isinstance(found, Tool) else ToolLimits(), tool_id, found.policy_name)
         limit_s = limits.timeout_s or found.timeout_s or self._timeout_s
         max_bytes = limits.max_result_bytes or self._max_result_bytes
-        job = ToolJob(found.prepared(bound, call), max_bytes, call.subject_id, found.tool_id)
+        job = ToolJob(found.prepared(checked, call), max_bytes, call.subject_id, found.tool_id)
         job.tool_run.has_read_untrusted = call.has_read_untrusted
         deadline = min(anyio.current_time() + limit_s, call.deadline)
         try:

@@ -186,7 +186,7 @@ class ToolCalls:
             await self._run.reply.tool_started(tool_id, call, arguments)
         report = partial(progress.add, self._run.work_order.wo_id, tool_id, call) if progress is not None else None
         context = self._context(key, report, answer)
-        run = partial(tools.run, tool_id, checked.bound, context, given=arguments)
+        run = partial(tools.run, tool_id, arguments, context, bound=checked.bound)
         return _BegunCall(call, tool_id, arguments, run)
 
     async def _end(self, begun: "_BegunCall", outcome: ToolOutcome) -> ToolOutcome:
