@@ -2,13 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BeforeValidator
 
-from kitchener import CallerError
+from kitchener import CallerError, tool
 from kitchener.records import events
-from kitchener.testing import ScriptedProvider
+from kitchener.records.prompt import PromptRequest
+from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.approval.kit import Desk, model, open_desk
 from tests.acceptance.stack import echo, open_scripted, read_all
 
@@ -27,6 +29,27 @@ async def test_a_wrong_argument_of_a_message_starts_nothing(tmp_path: Path, argu
         with pytest.raises(CallerError, match=problem):
             await runtime.supervisor().handle_turn("hello", **arguments)
         assert await runtime.sessions() == []
+
+
+async def test_the_arguments_of_a_tool_are_checked_once(tmp_path: Path) -> None:
+    """A type of a program's own may be slow to check, or may check something outside, such as a file."""
+    checked = list[str]()
+
+    def check(value: Any) -> Any:
+        checked.append(value)
+        return value
+
+    @tool
+    def remove(path: Annotated[str, BeforeValidator(check)]) -> str:
+        """Removes a file."""
+        return f"removed {path}"
+
+    def answer(request: PromptRequest) -> Any:
+        return use_tool("remove", path="a.txt") if request.messages[-1].role != "tool" else {"response_text": "Done."}
+
+    async with open_scripted(tmp_path, ScriptedProvider(answer), classify="off", tools=[remove]) as runtime:
+        await runtime.supervisor().handle_turn("tidy up")
+    assert checked == ["a.txt"]
 
 
 async def test_a_wrong_listener_of_an_answer_answers_nothing(tmp_path: Path) -> None:

@@ -323,6 +323,20 @@ async def run(declared: Callable[..., Any], arguments: Mapping[str, Any] | None 
         return await registry.run(registry.tool_ids[0], arguments or {}, a_call())
 
 
+async def test_a_call_that_was_not_checked_before_is_checked_when_it_runs() -> None:
+    """As in `docs/tools.md`, where a test of a program runs a tool."""
+
+    @tool(read_only=True)
+    async def first(limit: int = 1) -> list[int]:
+        """The first numbers."""
+        return list(range(limit))
+
+    registry = ToolRegistry([first])
+    assert (await registry.run("first", {"limit": "2"}, a_call())).result == [0, 1]
+    assert "cannot take these arguments: limit: " in str((await registry.run("first", {"limit": "many"}, a_call())).error)
+    assert "there is no tool 'second'" in str((await registry.run("second", {}, a_call())).error)
+
+
 async def test_synchronous_tools_run_in_a_thread_and_inherit_the_context() -> None:
     chain: ContextVar[str] = ContextVar("chain")
     chain.set("SES-1")
