@@ -4,7 +4,8 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from kitchener.cli.config import doctor as doctor_module
+from kitchener.cli.config import doctor
 from kitchener.cli.terminal.output import file_problem
 from kitchener.clock import SystemClock
+from kitchener.gateway.providers.offline import OfflineProvider
+from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
 from tests.cli.conftest import Cli
 from tests.gateway.shared.fake_server import Answer, Hit, completion, error, fake_server
@@ -175,27 +178,25 @@ def test_an_endpoint_that_does_not_tell_its_context_window_is_fine(cli: Cli, tmp
 
 
 def test_the_answer_and_the_context_window_have_one_deadline(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A provider that answers late and never tells its window made the doctor wait for twice the time."""
+    """A provider that answered late and never told its window made the doctor wait for twice the time."""
     deadlines = list[float]()
+
+    class Asked(OfflineProvider):
+        async def complete(self, request: PromptRequest) -> PromptResponse:
+            deadlines.append(request.deadline)
+            return await super().complete(request)
+
+    @asynccontextmanager
+    async def providers(*_: object, **__: object) -> AsyncIterator[dict[str, Provider]]:
+        yield {"it": Asked("it")}
 
     async def window(*_: object) -> None:
         deadlines.append(anyio.current_effective_deadline())
 
-    def answer(hit: Hit) -> Answer:
-        return completion()
-
-    asked = doctor_module._request
-
-    def request(config: Any, provider_id: str, provider: Any, deadline: float) -> Any:
-        deadlines.append(deadline)
-        return asked(config, provider_id, provider, deadline)
-
-    monkeypatch.setattr(doctor_module, "context_window", window)
-    monkeypatch.setattr(doctor_module, "_request", request)
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server()) as server:
-        server.respond = answer
-        (tmp_path / "kitchener.toml").write_text(_settings(server.url), encoding="utf-8")
-        assert cli("doctor", "--probe").code == 0
+    monkeypatch.setattr(doctor, "build_providers", providers)
+    monkeypatch.setattr(doctor, "context_window", window)
+    (tmp_path / "kitchener.toml").write_text(_settings("http://127.0.0.1:9/v1"), encoding="utf-8")
+    assert cli("doctor", "--probe").code == 0
     of_answer, of_window = deadlines
     assert of_window == of_answer
 
