@@ -8,6 +8,7 @@ and the commands all use these rules.
 import json
 import re
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -34,6 +35,8 @@ _PATHS: Final = frozenset(
 )
 """Settings whose value is a path that may not exist."""
 _MAX_BITS: Final = 64
+_PRIVATE_NAMES: Final = (".local", ".localhost", ".internal", ".lan", ".home", ".home.arpa", ".corp", ".intranet", ".test")
+"""Ends of host names that no public server has."""
 HIDDEN: Final = "(not shown)"
 """Replaces a malformed reference, which may be a key."""
 REFERENCE: Final = "must be a reference, `env:NAME` or `file:/path`, never the key itself"
@@ -85,6 +88,15 @@ def address_problem(url: str) -> str | None:
         return "must name a port between 1 and 65535, or none"
     rest = "a key goes to `api_key`, as a reference, and other parameters of a provider to `query`"
     return f"must end with its path; {rest}" if any(each in url for each in "?#;") else None
+
+
+def is_public_address(url: str | None) -> bool:
+    """Whether the host of a URL has a name or an address of the internet."""
+    host = (urlsplit(url or "").hostname or "").rstrip(".")
+    try:
+        return ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith(_PRIVATE_NAMES)
 
 
 def shown_address(url: str) -> str:

@@ -9,10 +9,8 @@ import difflib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, assert_never
-from urllib.parse import urlsplit
 
 from kitchener.actors.attention.templates import SETTING
 from kitchener.actors.work.plan import model_choice
@@ -24,6 +22,7 @@ from kitchener.config.shown import (
     described_key,
     described_name,
     described_names,
+    is_public_address,
     is_reference,
     read_reference,
     shown_reference,
@@ -47,8 +46,6 @@ from kitchener.small_files import read_regular
 _CLASSIFICATION: Final = "classification"
 _SHOWN_CLASS_CHARS: Final = 80
 _TOOL: Final = TYPE_TAGS["tool_call"]
-_PRIVATE_NAMES: Final = (".local", ".localhost", ".internal", ".lan", ".home", ".home.arpa", ".corp", ".intranet", ".test")
-"""Ends of host names that no public server has."""
 _NEEDS: Final[Mapping[str, str]] = {
     TYPE_TAGS["verify"]: "without `verify_with_model`, no model verifies",
     TYPE_TAGS["consolidate"]: "without `ho3_enabled`, nothing is consolidated",
@@ -268,20 +265,11 @@ def keyless_endpoints(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
     problem = "no key is sent to this endpoint, which has a public address; set it if the endpoint asks for a key"
     for name, provider in config.router.providers.items():
         secrets = (provider.api_key or "", *provider.headers.values(), *provider.query.values())
-        if provider.is_endpoint and _is_public(provider.base_url) and not any(map(is_reference, secrets)):
+        if provider.is_endpoint and is_public_address(provider.base_url) and not any(map(is_reference, secrets)):
             yield dotted_key(("router", "providers", name, "api_key")), problem
     embeddings = config.embeddings
-    if embeddings.kind == "openai_compatible" and _is_public(embeddings.base_url) and embeddings.api_key is None:
+    if embeddings.kind == "openai_compatible" and is_public_address(embeddings.base_url) and embeddings.api_key is None:
         yield "embeddings.api_key", problem
-
-
-def _is_public(url: str | None) -> bool:
-    """Whether the host of a URL has a name or an address of the internet."""
-    host = (urlsplit(url or "").hostname or "").rstrip(".")
-    try:
-        return ip_address(host).is_global
-    except ValueError:
-        return "." in host and not host.endswith(_PRIVATE_NAMES)
 
 
 def _of_agent(agent: HO2Config, max_message_chars: int) -> Iterator[tuple[str, str]]:

@@ -423,7 +423,8 @@ async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConf
     taken_ms = 1_000 * (anyio.current_time() - began)
     tokens = f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out"
     answers = Finding(what, "ok", f"answers as {response.model_id}, {taken_ms:,.0f} ms, {tokens}")
-    with anyio.CancelScope(deadline=began + limit_s):  # after the call, because Ollama knows the windows of loaded models only
+    with anyio.CancelScope(deadline=began + limit_s), suppress(KitchenerError):  # no answer is no failure
+        # After the call, because Ollama knows the windows of loaded models only.
         window = await context_window(provider_id, provider, response.model_id)
     if window is None:
         return [answers]

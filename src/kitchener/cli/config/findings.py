@@ -11,11 +11,13 @@ import anyio
 import anyio.to_thread
 
 from kitchener.actors.similarity.vectors import unit_vector
+from kitchener.actors.work.plan import model_choice
 from kitchener.cancellation import failed_alone
 from kitchener.config import DEFAULT_AGENT, HO2Config, RuntimeConfig
 from kitchener.config.shown import described_key, described_name, shown_address
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.gateway.embedding_providers.configured_provider import open_embeddings
+from kitchener.gateway.providers.chat_completions.context_window import ContextWindow
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.mcp.connection import library_of_protocol
 from kitchener.mcp.server import ServerReport
@@ -28,6 +30,8 @@ FindingState = Literal["ok", "warn", "fail"]
 """Whether something is in order; a command with a `fail` exits with 1."""
 _LOOKED_AT: Final = 1_000
 """Newest entries of a context ledger that are searched for missing vectors."""
+_INSTRUCTIONS: Final = 500
+"""Tokens that instructions, tools and message are taken to have."""
 _PROBE_S: Final = 20.0
 """Longest wait for a vector, seconds."""
 
@@ -68,35 +72,47 @@ def _findings(reports: list[ServerReport]) -> Iterator[Finding]:
             yield Finding("mcp", "warn" if each.refused else "ok", tools + left_out)
 
 
-def look_at_window(config: RuntimeConfig, provider_id: str, model: str, window: int) -> Finding:
-    """Compares the tokens of one call of a model with what a turn may show it.
+def look_at_window(config: RuntimeConfig, provider_id: str, model: str, window: ContextWindow) -> Finding:
+    """Compares the context window of a model with what the replies of turns may need.
 
     Args:
         config: the settings
         provider_id: the model's provider
         model: its name
-        window: the tokens of one call, prompt and answer together
+        window: as its endpoint says
     """
-    what, told = f"window {described_key(provider_id)}", f"{described_name(model)} takes {window:,} tokens a call"
+    what, told = f"window {described_key(provider_id)}", f"{described_name(model)} takes {window.tokens:,} tokens a call"
     classes = config.classes or {DEFAULT_AGENT: HO2Config()}
-    needed, agent_class = max((_shown_tokens(agent) + agent.reply_reserve, name) for name, agent in classes.items())
-    if needed <= window:
-        return Finding(what, "ok", f"{told}, and a turn shows its past in {needed:,} with the reply")
-    agent = classes[agent_class]
-    key = "context_budget" if _is_budgeted(agent) else "attention_budget_tokens"
-    fitting = max(1, window - agent.reply_reserve)
-    needs = f"{described_key(agent_class)} may need {needed:,} for the past and the reply (`{key}` and `reply_reserve`)"
-    remedy = f"set OLLAMA_CONTEXT_LENGTH where it runs, or `{key}` to at most {fitting:,}"
-    return Finding(what, "warn", f"{told}; {needs}. Ollama cuts longer prompts without an error: {remedy}")
+    replying = {name: agent for name, agent in classes.items() if _replies_at(config, agent) == provider_id}
+    needed, agent_class = max(
+        ((_shown_tokens(agent) + _beside(agent), name) for name, agent in replying.items()), default=(0, "")
+    )
+    if needed <= window.tokens:
+        return Finding(what, "ok", told)
+    agent = replying[agent_class]
+    key = "context_budget" if agent.context_mode == "enforce" else "attention_budget_tokens"
+    needs = f"a reply of {described_key(agent_class)} may need about {needed:,}, most of them by `{key}`"
+    fitting = window.tokens - _beside(agent)
+    remedy = f"set `{key}` to at most {fitting:,}" if fitting > 0 else "use a model that takes more"
+    if window.is_silent:
+        cuts = "Ollama cuts longer prompts without an error: set OLLAMA_CONTEXT_LENGTH where it runs, or"
+        return Finding(what, "warn", f"{told}; {needs}. {cuts} {remedy}")
+    return Finding(what, "warn", f"{told}; {needs}. Longer requests fail: let its server take more, or {remedy}")
+
+
+def _replies_at(config: RuntimeConfig, agent: HO2Config) -> str:
+    """The provider that an agent class asks for replies, unless a route says otherwise."""
+    return model_choice(agent, "synthesis").provider or config.router.default_provider
 
 
 def _shown_tokens(agent: HO2Config) -> int:
     """The most tokens of the past that a turn shows."""
-    return agent.context_budget if _is_budgeted(agent) else agent.attention_budget_tokens
+    return agent.context_budget if agent.context_mode == "enforce" else agent.attention_budget_tokens
 
 
-def _is_budgeted(agent: HO2Config) -> bool:
-    return agent.context_mode == "enforce"
+def _beside(agent: HO2Config) -> int:
+    """Tokens of a call beside the past: the reply, and instructions, tools and message of ordinary length."""
+    return agent.reply_reserve + _INSTRUCTIONS
 
 
 async def look_at_embeddings(config: RuntimeConfig, probe: bool) -> list[Finding]:

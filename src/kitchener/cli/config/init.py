@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
@@ -62,8 +63,8 @@ _LOCAL_DEADLINE_S: Final = 360
 """`turn_deadline_s` of a model that runs on a small machine."""
 _BUDGET: Final = 8_000
 """`context_budget`: in a conversation with itself, 94 of 100 questions are shown all evidence (`docs/performance.md`)."""
-_BUDGET_OF_OLLAMA: Final = 3_000
-"""`context_budget` that fits Ollama's 4,096 tokens with instructions, message and reply."""
+_BUDGET_OF_OLLAMA: Final = 2_500
+"""`context_budget` that leaves room for instructions, message and reply in Ollama's 4,096 tokens."""
 _LIBRARY: Final = ("anthropic", "google")
 """The vendors that do not speak OpenAI's format."""
 _MAX_MODEL_CHARS: Final = 100
@@ -156,8 +157,9 @@ def _provider_lines(provider: str | None, model: str | None) -> tuple[str, str] 
     if provider in _KEYS:
         lines = ['kind = "model"', f"model = {toml_value(f'{provider}:{model}')}", f'api_key = "env:{_KEYS[provider]}"']
         return provider, "\n".join(lines)
-    if provider == _OLLAMA:
-        return _OLLAMA, f"base_url = {toml_value(_OLLAMAS_URL)}\nmodel = {toml_value(model)}\n{_LOCAL_TIMES}\n{_OF_OLLAMA}"
+    if provider == _OLLAMA or urlsplit(provider).port == urlsplit(_OLLAMAS_URL).port:
+        url = _OLLAMAS_URL if provider == _OLLAMA else provider
+        return _OLLAMA, f"base_url = {toml_value(url)}\nmodel = {toml_value(model)}\n{_LOCAL_TIMES}\n{_OF_OLLAMA}"
     key = '# api_key = "env:LOCAL_API_KEY"  # unset by default'
     return _OF_URL, f"base_url = {toml_value(provider)}\nmodel = {toml_value(model)}\n{_LOCAL_TIMES}\n{key}"
 

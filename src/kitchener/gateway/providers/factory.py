@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.config.request_fields import value_problem
@@ -21,6 +21,9 @@ from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
 from kitchener.small_files import read_regular
+
+if TYPE_CHECKING:
+    from kitchener.gateway.providers.chat_completions.context_window import ContextWindow
 
 MAX_KEY_BYTES: Final = 65_536
 """Largest file that may hold the key of a provider, bytes."""
@@ -51,8 +54,8 @@ async def build_providers(config: RouterConfig, *, given: Collection[str] = ()) 
         yield providers
 
 
-async def context_window(provider_id: str, config: ProviderConfig, model: str) -> int | None:
-    """Asks a provider for the tokens of one call of a model, prompt and answer together; None: it does not say.
+async def context_window(provider_id: str, config: ProviderConfig, model: str) -> "ContextWindow | None":
+    """Asks a provider for the context window of a model; None: it does not say.
 
     Raises:
         ConfigError: a key reference points to nothing
