@@ -17,12 +17,13 @@ from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.spending_limits import MeteredGateway, SpendingBook
 from kitchener.gateway.thinking_room import ThinkingRoom
 from kitchener.records import events
-from kitchener.records.prompt import PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import PromptResponse, StreamRestart, ToolUse, Usage
 from kitchener.replaying import replay_session
 from kitchener.testing import FakeClock, prompt_request
 from tests.acceptance.stack import read_all
 from tests.gateway.shared.fake_server import Answer, FakeServer, Hit, completion, error, fake_server
-from tests.gateway.shared.gateway_kit import Told, ask
+from tests.gateway.shared.fake_server import events as words
+from tests.gateway.shared.gateway_kit import Told, ask, read_until_error
 
 CLASSIFIED: Final = '{"speech_act":"question","ambiguity":"low","labels":{},"intent_relation":"continue","confidence":0.9}'
 ROOM: Final = 8_192
@@ -201,6 +202,85 @@ async def test_a_limit_that_only_the_room_passes_stops_no_call(status: int, told
     assert 1_000 < asked_for(server)[-1] <= 4_096
 
 
+@pytest.mark.parametrize("learned_by", ["no text", "many tokens"])
+async def test_thoughts_longer_than_max_tokens_get_what_a_small_window_has(learned_by: str) -> None:
+    """A request without room is taken there, but its answer has no text. Each call failed, and nothing was learned."""
+    async with asked(thinking(3_000, window=8_192), max_retries=0) as (gateway, server):
+        if learned_by == "many tokens":
+            await gateway.complete(ask(max_tokens=4_000), on_attempt=Told())
+        calls = [await gateway.complete(ask(max_tokens=200), on_attempt=Told()) for _ in range(3)]
+    assert [each.text for each in calls] == ["Hello!"] * 3
+    first = [200, 200 + ROOM] if learned_by == "no text" else [4_000, 200 + ROOM, 200]
+    assert asked_for(server) == [*first, *[200 + ROOM // 2] * 3]
+
+
+async def test_a_window_without_room_for_the_thoughts_ends_the_search_and_leads_to_a_longer_one() -> None:
+    async with fake_server() as short, fake_server() as long:
+        short.respond, long.respond = thinking(3_000, window=1_000), thinking(3_000)
+        small, large = (ProviderConfig(base_url=each.url, model="m", backoff_initial_s=0.001) for each in (short, long))
+        config = RouterConfig(
+            default_provider="small",
+            providers={"small": small, "large": large},
+            context_window_fallbacks={"small": ("large",)},
+        )
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            response = await gateway.complete(ask("x" * 3 * 790, max_tokens=200), on_attempt=Told())
+    assert response.provider_id == "large"
+    assert asked_for(short) == [200, *(200 + (ROOM >> halved) for halved in range(6))]
+    assert asked_for(long) == [200, 200 + ROOM]
+
+
+async def test_refused_room_leaves_a_call_its_retries() -> None:
+    async with asked(thinking(99), max_retries=1) as (gateway, server):
+        await gateway.complete(ask(max_tokens=200), on_attempt=Told())
+        server.script.extend((error(400, "too many tokens"), error(500)))
+        assert (await gateway.complete(ask(max_tokens=200), on_attempt=Told())).text == "Hello!"
+    assert asked_for(server)[1:] == [200 + ROOM, 200, 200]
+
+
+async def test_an_account_without_money_still_opens_the_circuit() -> None:
+    async with asked(thinking(99), breaker_failures=2) as (gateway, server):
+        await gateway.complete(ask(max_tokens=200), on_attempt=Told())
+        server.respond = lambda _: error(402, "This request requires more credits, or fewer max_tokens")
+        for _ in range(2):
+            with pytest.raises(ProviderError, match="more credits"):
+                await gateway.complete(ask(max_tokens=200), on_attempt=Told())
+        assert gateway.open_circuits()["it"]
+    assert asked_for(server) == [200, *[200 + ROOM, 200] * 2]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_text_that_was_shown_is_withdrawn_for_room_only_if_its_reader_allows_it(restarts: bool) -> None:
+    refusal = b'data: {"error": {"code": 400, "message": "too many tokens"}}\n\n'
+    broken = Answer(words(["First "], end="cut").body + refusal, content_type="text/event-stream")
+    async with asked(thinking(99)) as (gateway, server):
+        await gateway.complete(ask(max_tokens=200), on_attempt=Told())
+        server.script.extend((broken, words(["Second"])))
+        seen, failed = await read_until_error(gateway, ask(max_tokens=200, restart_streams=restarts), Told())
+    assert asked_for(server)[1:] == ([200 + ROOM, 200] if restarts else [200 + ROOM])
+    assert (failed is None) == restarts
+    assert any(isinstance(each, StreamRestart) for each in seen) == restarts
+
+
+async def test_text_of_more_tokens_than_estimated_takes_no_room_from_others() -> None:
+    """Digits have a token a byte, not a third of one: by the estimate, the window would seem to be a third of what it is."""
+    window = 16_384
+
+    def answer(hit: Hit) -> Answer:
+        text = "".join(each["content"] for each in hit.body["messages"])
+        prompt = len(text) if "777" in text else len(text) // 3
+        if prompt + hit.body["max_tokens"] > window:
+            return error(400, f"This model's maximum context length is {window} tokens")
+        return completion("Hello!", usage={"prompt_tokens": prompt, "completion_tokens": 99})
+
+    async with asked(answer) as (gateway, server):
+        for text in ("word " * 4_800, *["7" * (window - 2_048 - 10)] * 8):
+            await gateway.complete(ask(text, max_tokens=2_048), on_attempt=Told())
+        for _ in range(2):
+            await gateway.complete(ask("word " * 4_800, max_tokens=512), on_attempt=Told())
+    assert asked_for(server)[-1] > 4_096
+
+
 async def test_other_refusals_are_no_reason_to_ask_again() -> None:
     async with asked(thinking(99)) as (gateway, server):
         await gateway.complete(ask(max_tokens=200), on_attempt=Told())
@@ -247,7 +327,7 @@ def test_room_is_never_negative_and_never_more_than_was_set(asked_before: list[t
             given_room, total = room.of("m", request), (size + 2) // 3 + most
             assert 0 <= given_room <= ROOM
             if given_room and total <= window < total + given_room:
-                room.was_too_much("m", request, given_room)
+                room.was_too_much("m", request, (size + 2) // 3, given_room)
                 assert room.of("m", request) <= given_room // 2
 
     anyio.run(learn)

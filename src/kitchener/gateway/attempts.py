@@ -33,6 +33,8 @@ _log = get_logger(__name__)
 
 _OF_THE_ANSWER: Final = ("malformed", "empty")
 """Failures of an answer's content. They are retried, but do not count for the circuit breaker."""
+_LEAST_ROOM: Final = 256
+"""Tokens for thoughts that a call asks for at least, when it looks for how many a provider takes. Fewer hardly hold any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Attempts:
     __slots__ = (
         "_failures",
         "_last",
-        "_made_elsewhere",
+        "_needs_room",
         "_next",
         "_on_attempt",
         "_plan",
@@ -100,6 +102,7 @@ class Attempts:
         "_rules",
         "_started",
         "_ticket",
+        "_uncounted",
         "begin_by",
         "has_begun",
         "has_shown",
@@ -219,7 +222,8 @@ class Attempts:
             target.used[response.model_id].add(response.usage)
             target.thinking.heard(planned.model_name, response)
             if self._refused_room:
-                target.thinking.was_too_much(planned.model_name, self._request, self._refused_room)
+                sent = response.usage.input_tokens
+                target.thinking.was_too_much(planned.model_name, self._request, sent, self._refused_room)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
         if (
             response.route_reason == planned.route_reason
@@ -253,6 +257,8 @@ class Attempts:
             target.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
         elif not error.is_retryable:
             target.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
+        elif self._room and _is_about_tokens(error):
+            target.breaker.abandoned(self._ticket)  # the same request without room shows whether the provider works
         elif is_throttled(error) and not self._slow_down(error, now):
             target.breaker.abandoned(self._ticket)  # calls in flight are refused together, which is one failure
         else:
@@ -339,7 +345,7 @@ class Attempts:
             has_tries = self._refusals <= config.max_rate_limited
             pause_s = error.retry_after_s or 0.0  # the provider's lane keeps the pace
         else:
-            tries = self.number - self._made_elsewhere - self._refusals
+            tries = self.number - self._uncounted - self._refusals
             has_tries = tries <= config.max_retries
             pause_s = backoff(tries, config, error.retry_after_s, self._rules.jitter)
         now = self._rules.now()
@@ -362,9 +368,9 @@ class Attempts:
     def _take_next(self) -> None:
         self.planned = planned = self._plan[self._next]
         self._next += 1
-        self._made_elsewhere, self._refusals, self.is_return = self.number, 0, False
+        self._uncounted, self._refusals, self.is_return = self.number, 0, False
         self.target = target = planned.target
-        self._refused_room = 0
+        self._refused_room, self._needs_room = 0, False
         self._ask_with(target.thinking.of(planned.model_name, self._request) if target.thinking else 0)
 
     def _ask_with(self, room: int) -> None:
@@ -377,16 +383,24 @@ class Attempts:
     def _has_other_room(self, error: ProviderError) -> bool:
         """Whether the attempt failed for its tokens for thoughts, and can be made again at once with other ones.
 
-        At most two further attempts at a provider: one with more, and one with none, if it refuses so many.
+        At a provider, this is so at most twice, and once more for each time that it refuses half of what it refused before.
         """
-        if error.only_thoughts and not self._refused_room:
+        if self.output_begun and not self._request.restart_streams:
+            return False
+        if self._room and _is_about_tokens(error):
+            self._refused_room, room = self._room, self._room // 2 if self._needs_room else 0
+            if self._needs_room and room < _LEAST_ROOM:
+                return False
+            self._uncounted += 1
+        elif error.only_thoughts:
             thinking, model = self.target.thinking, self.planned.model_name
             thinking.thinks(model)
+            self._needs_room = True
             room = thinking.of(model, self._request)
+            if self._refused_room:
+                room = min(room, self._refused_room // 2)
             if room <= self._room:
                 return False
-        elif self._room and _is_about_tokens(error):
-            self._refused_room, room = self._room, 0
         else:
             return False
         self._ask_with(room)

@@ -61,12 +61,18 @@ class ThinkingRoom:
             self._limits[model] = _NO_LIMIT
             _log.info("model thinks", provider_id=self._provider_id, model_id=model, thinking_tokens=self._most)
 
-    def was_too_much(self, model: str, request: PromptRequest, room: int) -> None:
-        """Learns that a provider refused a request with so much room, and took it without any.
+    def was_too_much(self, model: str, request: PromptRequest, sent: int, room: int) -> None:
+        """Learns that a provider refused a request with so much room, and answered it with at most half of that.
 
         The limit is halfway between the two. It counts the prompt, so that one long prompt does not take the room from others.
+
+        Args:
+            model: the model
+            request: the request, without room
+            sent: the tokens of the prompt, as the provider counted them. An estimate may be far less, such as of digits
+            room: what was refused
         """
-        limit = _asked(request) + room // 2
+        limit = max(_asked(request), sent + request.max_tokens) + room // 2
         self._limits[model] = min(limit, self._limits.get(model, _NO_LIMIT))
         _log.info("model takes less", provider_id=self._provider_id, model_id=model, tokens=limit)
 
