@@ -268,3 +268,25 @@ async def test_a_shutdown_cancels_the_turns_that_are_tracked_and_no_others() -> 
     limiter.untrack(over)  # a turn may be told to be over twice
     limiter.cancel_running()
     assert [scope.cancel_called for scope in (kept, ended, over)] == [False, True, False]
+
+
+async def test_a_turn_cancelled_as_it_gets_its_slot_does_not_keep_a_closing_runtime_waiting() -> None:
+    """Nobody leaves that slot, so whoever waits for the last turn would wait for ever."""
+    limiter, scope = TurnLimiter(1, 10), anyio.CancelScope()
+    assert limiter.try_enter()
+
+    async def cancelled() -> None:
+        with scope:
+            await limiter.enter(FAR)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cancelled)
+            while not limiter.waiting:
+                await anyio.lowlevel.checkpoint()
+            scope.cancel()
+            limiter.leave()
+            assert limiter.running == 1, "the slot was given to the turn that is cancelled"
+            limiter.close()
+            await limiter.wait_idle()
+    assert (limiter.running, limiter.waiting) == (0, 0)

@@ -80,7 +80,11 @@ class TurnLimiter:
             self._refused += 1
             raise self._lane.overloaded()
         began = self._now()
-        outcome = await self._lane.enter(subject_id, deadline)
+        try:
+            outcome = await self._lane.enter(subject_id, deadline)
+        except BaseException:  # it may have been given a slot in that moment, which is free again
+            self._tell_if_idle()
+            raise
         if outcome == "entered" and self._closed:
             self.leave(subject_id)
         if self._closed:
