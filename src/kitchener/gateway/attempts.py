@@ -33,6 +33,8 @@ _log = get_logger(__name__)
 
 _OF_THE_ANSWER: Final = ("malformed", "empty")
 """Failures of an answer's content. They are retried, but do not count for the circuit breaker."""
+_OF_THE_MODEL: Final = ("context_length", "bad_request")
+"""Refusals of too many tokens that hold for a model. What a minute or an account has left changes."""
 _LEAST_ROOM: Final = 256
 """Tokens for thoughts that a call asks for at least, when it looks for how many a provider takes. Fewer hardly hold any."""
 
@@ -90,6 +92,7 @@ class Attempts:
 
     __slots__ = (
         "_failures",
+        "_is_lasting",
         "_last",
         "_needs_room",
         "_next",
@@ -158,7 +161,7 @@ class Attempts:
 
     def cost(self) -> int:
         """The tokens that the provider's pace books for an attempt; 0 if it counts none."""
-        return _cost(self.request) if self.target.pace.counts_tokens else 0
+        return _cost(self._request) if self.target.pace.counts_tokens else 0
 
     def check(self) -> None:
         """Raises ProviderError if the provider cannot be asked now: forbidden, too late, or its circuit is open.
@@ -221,7 +224,7 @@ class Attempts:
         if not target.traits.built_in:
             target.used[response.model_id].add(response.usage)
             target.thinking.heard(planned.model_name, response)
-            if self._refused_room:
+            if self._refused_room and self._is_lasting:
                 sent = response.usage.input_tokens
                 target.thinking.was_too_much(planned.model_name, self._request, sent, self._refused_room)
         latency_ms = int((self._rules.now() - self._started) * 1_000)
@@ -257,8 +260,9 @@ class Attempts:
             target.breaker.abandoned(self._ticket)  # one user's message can cause it, so it must not block the others
         elif not error.is_retryable:
             target.breaker.succeeded(self._ticket)  # a refusal of this request: the provider works
-        elif self._room and _is_about_tokens(error):
-            target.breaker.abandoned(self._ticket)  # the same request without room shows whether the provider works
+        elif self._room and (error.reason == "timeout" or _is_about_tokens(error)):
+            # One user's message can cause long thoughts, and the same request without room shows whether the provider works.
+            target.breaker.abandoned(self._ticket)
         elif is_throttled(error) and not self._slow_down(error, now):
             target.breaker.abandoned(self._ticket)  # calls in flight are refused together, which is one failure
         else:
@@ -338,7 +342,7 @@ class Attempts:
         """Seconds to wait before a retry at the same provider; None: do not retry it."""
         config = self.target.config
         self.is_return = is_throttled(error)
-        if error.reason == "out_of_credit":
+        if error.reason == "out_of_credit" or (error.only_thoughts and self._room):  # it would think as long again
             return None
         if error.reason == "rate_limited" and self.is_return and not self.has_fallback():
             self._refusals += 1
@@ -370,7 +374,7 @@ class Attempts:
         self._next += 1
         self._uncounted, self._refusals, self.is_return = self.number, 0, False
         self.target = target = planned.target
-        self._refused_room, self._needs_room = 0, False
+        self._refused_room, self._needs_room, self._is_lasting = 0, False, False
         self._ask_with(target.thinking.of(planned.model_name, self._request) if target.thinking else 0)
 
     def _ask_with(self, room: int) -> None:
@@ -389,6 +393,7 @@ class Attempts:
             return False
         if self._room and _is_about_tokens(error):
             self._refused_room, room = self._room, self._room // 2 if self._needs_room else 0
+            self._is_lasting = error.reason in _OF_THE_MODEL
             if self._needs_room and room < _LEAST_ROOM:
                 return False
             self._uncounted += 1

@@ -228,13 +228,18 @@ class MeteredGateway:
     ) -> None:
         self._gateway, self._candidates, self._book, self._with_thoughts = gateway, candidates, book, with_thoughts
 
+    async def _hold(self, request: PromptRequest) -> tuple[_Hold, PromptRequest]:
+        """Books a call. Returns the request, which may have no more output tokens than were booked, thoughts included."""
+        booked = self._with_thoughts(request)
+        return await self._book.hold(booked, self._candidates(request)), request._replace(tokens_left=booked.max_tokens)
+
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """Returns the model's answer.
 
         Raises:
             ProviderError: as the gateway's, or `spending_limit`
         """
-        hold = await self._book.hold(self._with_thoughts(request), self._candidates(request))
+        hold, request = await self._hold(request)
         response, is_cut_off = None, True
         try:
             response = await self._gateway.complete(request, on_attempt=on_attempt)
@@ -251,7 +256,7 @@ class MeteredGateway:
         Raises:
             ProviderError: as the gateway's, or `spending_limit`
         """
-        hold = await self._book.hold(self._with_thoughts(request), self._candidates(request))
+        hold, request = await self._hold(request)
         stream = self._gateway.stream(request, on_attempt=on_attempt)
         response, is_cut_off = None, True
         try:

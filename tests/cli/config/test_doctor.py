@@ -141,11 +141,20 @@ def _answers(**found: object) -> Callable[[Hit], Answer]:
         (
             {"v1_models": {"data": [{"id": "m"}]}, "api_ps": {"models": [{"name": "m:latest", "context_length": 4_096}]}},
             "warn",
-            "'m' takes 4,096 tokens a call; ADMIN may need 4,800 for the past and the reply (`context_budget` and"
-            " `reply_reserve`). Ollama cuts longer prompts without an error: set OLLAMA_CONTEXT_LENGTH where it runs, or"
-            " `context_budget` to at most 3,296",
+            "'m' takes 4,096 tokens a call; a reply of ADMIN may need about 5,300, most of them by `context_budget`. Ollama cuts"
+            " longer prompts without an error: set OLLAMA_CONTEXT_LENGTH where it runs, or set `context_budget` to at most 2,796",
         ),
         ({"props": {"default_generation_settings": {"n_ctx": 8_192}}}, "ok", "takes 8,192 tokens a call"),
+        ({"v1_models": [{"id": "m", "context_length": 8_192}]}, "ok", "takes 8,192 tokens a call"),
+        (
+            {
+                "v1_models": {
+                    "data": [{"id": f"m{n}", "tags": [1] * 40} for n in range(900)] + [{"id": "m", "context_length": 9}]
+                }
+            },
+            "warn",
+            "Longer requests fail: let its server take more, or use a model that takes more",
+        ),
     ],
 )
 def test_a_probe_tells_the_context_window(cli: Cli, tmp_path: Path, found: dict[str, object], state: str, detail: str) -> None:
@@ -163,6 +172,7 @@ def test_a_probe_tells_the_context_window(cli: Cli, tmp_path: Path, found: dict[
     "found",
     [
         {},
+        {"v1_models": {"data": [{"id": "m", "max_model_len": 10**4_000}]}},
         {"v1_models": ["m"], "api_ps": {"models": "m"}, "props": {"default_generation_settings": {"n_ctx": "many"}}},
         {"v1_models": {"data": [{"id": "m", "max_model_len": -1}]}, "api_ps": {"models": [{"name": "m", "context_length": 0}]}},
     ],
