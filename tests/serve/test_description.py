@@ -16,6 +16,7 @@ import schemathesis
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from pydantic import ValidationError
 from schemathesis.checks import CHECKS
 from schemathesis.core.parameters import ParameterLocation
 from schemathesis.core.result import Ok
@@ -166,6 +167,24 @@ async def test_the_description_has_the_docstring_of_each_field(tmp_path: Path) -
     fields = {f"{name}.{field}": each for name, schema in bodies.items() for field, each in schema["properties"].items()}
     assert len(fields) > 50
     assert [name for name, each in fields.items() if "description" not in each] == []
+
+
+async def test_a_switch_of_a_request_takes_true_and_false_only(tmp_path: Path) -> None:
+    """As described. Pydantic alone would also take `"off"`, 1 and 0.0."""
+    async with serving(tmp_path / "root", asking("ada"), tools=[send_card]) as client:
+        paths = (await client.ask("GET", "/openapi.json")).json
+        schemas = paths["components"]["schemas"]
+        models, switches = {each.__name__: each for each in subclasses_of(DescribedModel)}, list[str]()
+        for operation in (each for path in paths["paths"].values() for each in path.values()):
+            for name, schema in reached_from(operation.get("requestBody"), schemas).items():
+                for field, each in schema["properties"].items():
+                    if "boolean" in (each.get("type"), *(one.get("type") for one in each.get("anyOf", ()))):
+                        switches.append(f"{name}.{field}")
+                        for wrong in ("off", 1, 0.0):
+                            with pytest.raises(ValidationError) as caught:
+                                models[name].model_validate({field: wrong})
+                            assert (field,) in {error["loc"] for error in caught.value.errors()}, f"{name}.{field} = {wrong!r}"
+    assert len(switches) >= 5
 
 
 def subclasses_of(model: type[DescribedModel]) -> Iterator[type[DescribedModel]]:

@@ -141,8 +141,9 @@ def _answers(**found: object) -> Callable[[Hit], Answer]:
         (
             {"v1_models": {"data": [{"id": "m"}]}, "api_ps": {"models": [{"name": "m:latest", "context_length": 4_096}]}},
             "warn",
-            "'m' takes 4,096 tokens a call; a reply of ADMIN may need about 5,300, most of them by `context_budget`. Ollama cuts"
-            " longer prompts without an error: set OLLAMA_CONTEXT_LENGTH where it runs, or set `context_budget` to at most 2,796",
+            "'m' takes 4,096 tokens a call; a reply of ADMIN may need about 5,300, most of them by `context_budget`. Ollama"
+            " cuts longer prompts without an error: set OLLAMA_CONTEXT_LENGTH where it runs, or set `context_budget` to at"
+            " most 2,796",
         ),
         ({"props": {"default_generation_settings": {"n_ctx": 8_192}}}, "ok", "takes 8,192 tokens a call"),
         ({"v1_models": [{"id": "m", "context_length": 8_192}]}, "ok", "takes 8,192 tokens a call"),

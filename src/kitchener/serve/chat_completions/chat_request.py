@@ -8,7 +8,7 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StrictBool
 
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
@@ -57,7 +57,7 @@ class StreamOptions(DescribedModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
-    include_usage: bool = False
+    include_usage: StrictBool = False
     """Whether the stream ends with the tokens that were used."""
 
 
@@ -70,7 +70,7 @@ class ChatBody(DescribedModel):
     """The agent class. With `-utility` at its end, the agent's model is asked without the agent."""
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     """The conversation, oldest message first. The last one is answered."""
-    stream: bool = False
+    stream: StrictBool = False
     """Whether the answer is a stream of events."""
     stream_options: StreamOptions | None = None
     """Whether the stream ends with its token counts."""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import ClassVar, Final
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StrictBool
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
@@ -68,9 +68,9 @@ class NewMessage(DescribedModel):
 
     message: str
     """What the user says."""
-    stream: bool = False
+    stream: StrictBool = False
     """Whether the answer is a stream of events."""
-    memory: bool = True
+    memory: StrictBool = True
     """False: the turn neither reads nor writes long-term memory."""
     deadline_s: float | None = None
     """Longest time for the whole call, seconds. None: the agent's own."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StrictBool, StringConstraints
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
@@ -102,7 +102,7 @@ class ForgottenLine(DescribedModel):
     """The agent class that learned it. None: ADMIN, or the only one of this key."""
     reason: ForgettingReason = "by request"
     """Why; it is recorded."""
-    block: bool = False
+    block: StrictBool = False
     """Whether its signal is also kept from being learned from again."""
 
 

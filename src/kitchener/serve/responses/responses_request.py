@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Annotated, ClassVar, Final, NamedTuple
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, StrictBool, ValidationError
 
 from kitchener.config.field_docstrings import DescribedModel
 from kitchener.records.parts import FilePart
@@ -46,9 +46,9 @@ class ResponsesBody(DescribedModel):
     """The agent class. None: ADMIN, or the only one of this key."""
     input: str | _SentItems = Field(min_length=1)
     """The message, or items whose last one is the user's message or answers about tool calls."""
-    stream: bool | None = None
+    stream: StrictBool | None = None
     """Whether the answer is a stream of events."""
-    background: bool | None = None
+    background: StrictBool | None = None
     """Whether the answer comes when the turn begins, and the reply is retrieved later."""
     previous_response_id: str | None = Field(None, max_length=256)
     """The response that the session continues after."""
