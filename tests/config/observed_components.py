@@ -218,6 +218,17 @@ async def over_http(root: Path, **settings: Any) -> Hashable:
         return hit.path, told, hit.body.get("prompt_cache_key"), has_trace, answer
 
 
+async def thought(root: Path, **settings: Any) -> Hashable:
+    """The output tokens that two calls ask for, whose model used more than its text has."""
+    async with fake_server() as server:
+        server.respond = lambda _: completion("fine", usage={"prompt_tokens": 9, "completion_tokens": 500})
+        it = ProviderConfig(base_url=server.url, model="m", **settings)
+        config = RouterConfig(default_provider="it", providers={"it": it})
+        async with build_providers(config) as providers, LLMGateway(config, providers).open() as gateway:
+            answers = [await call(gateway) for _ in range(2)]
+        return (*answers, *(hit.body["max_tokens"] for hit in server.hits))
+
+
 async def too_long(root: Path, value: Any) -> Hashable:
     """A call with a request that the first provider finds too long."""
     config = RouterConfig(default_provider="a", context_window_fallbacks=value)

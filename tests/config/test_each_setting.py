@@ -180,6 +180,7 @@ SHOWN: Final[dict[str, Seen]] = {
     "router.providers.*.max_concurrency": Seen(1, 64, with_settings(components.in_flight, "max_concurrency")),
     "router.providers.*.requests_per_minute": Seen(1, None, with_settings(components.in_flight, "requests_per_minute")),
     "router.providers.*.tokens_per_minute": Seen(60, None, with_settings(components.in_flight, "tokens_per_minute")),
+    "router.providers.*.thinking_tokens": Seen(0, 8_192, with_settings(components.thought, "thinking_tokens")),
     "router.providers.*.timeout_s": Seen(1.0, 1_000.0, with_settings(components.silent, "timeout_s")),
     "router.providers.*.max_response_bytes": Seen(1_024, 1_048_576, with_settings(components.over_http, "max_response_bytes")),
     "router.providers.*.max_retries": Seen(0, 2, components.retried("max_retries")),

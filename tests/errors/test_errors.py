@@ -105,6 +105,7 @@ FACTS: dict[str, Any] = {
     "status": 429,
     "retry_after_s": 2.0,
     "output_begun": True,
+    "only_thoughts": True,
     "message": "it cannot be",
     "kind": "NotOnRecord",
     "name": "photo.png",
@@ -113,6 +114,19 @@ FACTS: dict[str, Any] = {
     "content_hash": "sha256:0123456789",
 }
 """A value for each fact that an error may carry."""
+UNSAID = {
+    "status",
+    "retry_after_s",
+    "output_begun",
+    "only_thoughts",
+    "expected",
+    "accepted",
+    "kind",
+    "result",
+    "of_client",
+    "others",
+}
+"""Facts that are for programs, and not in the text."""
 WITH_FACTS = {name: each for name, each in defined().items() if "__init__" in vars(each)}
 
 
@@ -147,11 +161,7 @@ def test_an_error_carries_its_facts_and_names_them(name: str) -> None:
     text = str(error)
     for fact, value in arguments(WITH_FACTS[name]).items():
         assert getattr(error, fact) == value
-        if (
-            fact
-            not in ("status", "retry_after_s", "output_begun", "expected", "accepted", "kind", "result", "of_client", "others")
-            or name == "LedgerDamaged"
-        ):
+        if fact not in UNSAID or name == "LedgerDamaged":
             assert str(value) in text, fact
     assert "\n" not in text
 
