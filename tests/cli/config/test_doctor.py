@@ -169,6 +169,16 @@ def test_a_probe_tells_the_context_window(cli: Cli, tmp_path: Path, found: dict[
     assert detail in told["detail"]
 
 
+def test_a_model_that_thinks_for_all_of_a_probe_answers(cli: Cli, tmp_path: Path) -> None:
+    """In turns it gets more tokens for that."""
+    thoughts = completion("", finish_reason="length", usage={"prompt_tokens": 9, "completion_tokens": 2_048})
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server(thoughts)) as server:
+        (tmp_path / "kitchener.toml").write_text(_settings(server.url), encoding="utf-8")
+        outcome = cli("doctor", "--probe")
+    assert outcome.code == 0
+    assert "thoughts for all of 2,048 tokens; in turns it gets `thinking_tokens` for them" in outcome.out
+
+
 @pytest.mark.parametrize(
     "found",
     [

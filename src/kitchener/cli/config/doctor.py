@@ -405,11 +405,12 @@ def _model_providers(config: RuntimeConfig) -> Iterator[tuple[str, ProviderConfi
 async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConfig) -> list[Finding]:
     what, limit_s = f"probe {described_key(provider_id)}", min(_PROBE_S, provider.timeout_s)
     began, window = anyio.current_time(), None
+    request = _request(config, provider_id, provider, began + limit_s)
     try:
         alone = config.router.model_copy(update={"providers": {provider_id: provider}})
         with anyio.fail_after(limit_s):
             async with build_providers(alone) as providers:
-                response = await providers[provider_id].complete(_request(config, provider_id, provider, began + limit_s))
+                response = await providers[provider_id].complete(request)
     except TimeoutError:
         return [
             Finding(
@@ -417,18 +418,21 @@ async def _probe(config: RuntimeConfig, provider_id: str, provider: ProviderConf
             )
         ]
     except ProviderError as error:
-        return [Finding(what, "fail", f"{error.reason}: {cut_to(error.detail, _DETAIL_CHARS)}")]
+        if not error.only_thoughts:
+            return [Finding(what, "fail", f"{error.reason}: {cut_to(error.detail, _DETAIL_CHARS)}")]
+        tokens = f"thoughts for all of {request.max_tokens:,} tokens; in turns it gets `thinking_tokens` for them"
     except KitchenerError as error:
         return [Finding(what, "fail", cut_to(str(error), _DETAIL_CHARS))]
-    taken_ms = 1_000 * (anyio.current_time() - began)
-    tokens = f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out"
-    answers = Finding(what, "ok", f"answers as {response.model_id}, {taken_ms:,.0f} ms, {tokens}")
+    else:
+        tokens = f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out"
+    taken_ms, model = 1_000 * (anyio.current_time() - began), request.model_id or ""
+    answers = Finding(what, "ok", f"answers as {model}, {taken_ms:,.0f} ms, {tokens}")
     with anyio.CancelScope(deadline=began + limit_s), suppress(KitchenerError):  # no answer is no failure
         # After the call, because Ollama knows the windows of loaded models only.
-        window = await context_window(provider_id, provider, response.model_id)
+        window = await context_window(provider_id, provider, model)
     if window is None:
         return [answers]
-    return [answers, look_at_window(config, provider_id, response.model_id, window)]
+    return [answers, look_at_window(config, provider_id, model, window)]
 
 
 def _request(config: RuntimeConfig, provider_id: str, provider: ProviderConfig, deadline: float) -> PromptRequest:
