@@ -23,7 +23,8 @@ from kitchener.gateway import LLMGateway
 from kitchener.lanes.envelope import Outlet
 from kitchener.lanes.mailbox import Mailbox
 from kitchener.lanes.worker_lane import LaneLimits
-from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse
 from kitchener.testing import prompt_request
 
 _ASKERS = 16

@@ -25,7 +25,8 @@ import anyio
 from kitchener import HO2Config, RuntimeConfig, open_runtime, tool
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.config import ApprovalConfig, LedgerConfig, McpServerConfig, RouterConfig
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse
 from kitchener.runtime import tune_gc
 from kitchener.testing import ScriptedProvider
 

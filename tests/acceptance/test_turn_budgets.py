@@ -9,8 +9,9 @@ import pytest
 from kitchener import tool
 from kitchener.actors.turn.reply import APOLOGIES, MESSAGE_TOO_LARGE, SESSION_USED_UP
 from kitchener.config import HO2Config, LimitsConfig
+from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse
 from kitchener.records.tokens import tokens_of_bytes
 from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session

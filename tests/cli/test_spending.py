@@ -7,7 +7,8 @@ import pytest
 
 from kitchener import HO2Config, RuntimeConfig, open_runtime
 from kitchener.config import RouterConfig
-from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider
 from tests.cli.conftest import Cli
 

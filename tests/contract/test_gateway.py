@@ -13,6 +13,7 @@ from kitchener.config import LimitsConfig, ProviderConfig, RouterConfig
 from kitchener.errors import ActorStopped, LedgerClosed, Overloaded, ProviderError
 from kitchener.gateway import LLMGateway
 from kitchener.gateway.traits import ProviderTraits
+from kitchener.model_usage import Usage
 from kitchener.records.prompt import (
     Attempt,
     PromptGateway,
@@ -22,7 +23,6 @@ from kitchener.records.prompt import (
     StreamItem,
     StreamRestart,
     TextPiece,
-    Usage,
 )
 from tests.actors.time_control import settle, settle_then
 from tests.gateway.shared.gateway_kit import Told, ask, in_virtual_time

@@ -12,7 +12,8 @@ from kitchener.config.router import ProviderKind
 from kitchener.gateway import build_providers
 from kitchener.gateway.providers.recorded import RecordedProvider, Recording
 from kitchener.gateway.providers.scripted import ScriptedProvider, use_tool
-from kitchener.records.prompt import Message, PromptResponse, StreamingProvider, TextPiece, ToolSpec, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import Message, PromptResponse, StreamingProvider, TextPiece, ToolSpec, ToolUse
 from tests.gateway.shared.fake_server import completion, events, fake_server
 from tests.gateway.shared.gateway_kit import ask
 

@@ -14,8 +14,9 @@ from kitchener.config import ProviderConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.guarded_provider import ProviderUsage
 from kitchener.gateway.traits import ProviderTraits
+from kitchener.model_usage import MOST_TOKENS, Usage
 from kitchener.records import events
-from kitchener.records.prompt import MOST_TOKENS, PromptRequest, PromptResponse, TextPiece, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo, read_all, scripted_config

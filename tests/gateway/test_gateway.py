@@ -14,7 +14,8 @@ from kitchener.config import RouterConfig
 from kitchener.errors import RETRYABLE_REASONS, ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway
 from kitchener.gateway.traits import ProviderTraits
-from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider, forbid_model_calls
 from tests.gateway.shared.gateway_kit import Script, Told, ask, failure, gateway_of, in_virtual_time
 

@@ -13,8 +13,9 @@ from kitchener import RuntimeConfig, tool
 from kitchener.config import ModelPrice, SpendingConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.spending_limits import MeteredGateway, SpendingBook
+from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse
 from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
 from kitchener.runtime import open_runtime

@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway
-from kitchener.records.prompt import (
-    PromptRequest,
-    PromptResponse,
-    Provider,
-    StreamItem,
-    StreamRestart,
-    TextPiece,
-    ToolUse,
-    Usage,
-)
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, Provider, StreamItem, StreamRestart, TextPiece, ToolUse
 from kitchener.testing import ScriptedProvider
 from tests.gateway.shared.gateway_kit import Told, ask, cancel_a_reader, read_until_error
 from tests.shared.property_examples import examples

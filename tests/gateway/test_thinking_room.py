@@ -16,8 +16,9 @@ from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.spending_limits import MeteredGateway, SpendingBook
 from kitchener.gateway.thinking_room import ThinkingRoom
+from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse, StreamRestart, ToolUse, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, StreamRestart, ToolUse
 from kitchener.replaying import replay_session
 from kitchener.testing import FakeClock, prompt_request
 from tests.acceptance.stack import read_all

@@ -18,8 +18,9 @@ from kitchener.actors.tools.tool import Tool
 from kitchener.config import LedgerConfig, ProviderConfig, RouterConfig
 from kitchener.errors import InvalidMessage, ProviderError
 from kitchener.gateway import build_providers
+from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime, open_runtime
 from kitchener.testing import ScriptedProvider, use_tool

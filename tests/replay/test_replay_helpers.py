@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kitchener.gateway.providers.recorded import NotRecorded, RecordedProvider, Recording, RequestChanged
-from kitchener.records.prompt import PromptResponse, TextPiece, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptResponse, TextPiece, ToolUse
 from kitchener.signing import make_key
 from kitchener.testing import assert_replays, prompt_request, replayed  # noqa: F401  a fixture
 from tests.replay.shared.recorded_sessions import KEY, TOOLS, record

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.runtime import open_runtime
 from kitchener.serve.token_usage import TokenUsage
 from kitchener.testing import ScriptedProvider

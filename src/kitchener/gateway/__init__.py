@@ -4,6 +4,7 @@ from kitchener.gateway.gateway import LLMGateway
 from kitchener.gateway.providers.factory import build_providers
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.gateway.traits import ProviderTraits
+from kitchener.model_usage import Usage
 from kitchener.records.prompt import (
     Attempt,
     PromptGateway,
@@ -14,7 +15,6 @@ from kitchener.records.prompt import (
     StreamRestart,
     TextPiece,
     ToolUse,
-    Usage,
 )
 
 __all__ = [

@@ -13,7 +13,8 @@ from kitchener.gateway.resilience import CircuitBreaker, Pace
 from kitchener.gateway.thinking_room import ThinkingRoom
 from kitchener.gateway.traits import ProviderTraits, traits_of
 from kitchener.logs import get_logger
-from kitchener.records.prompt import Provider, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import Provider
 
 _log = get_logger(__name__)
 

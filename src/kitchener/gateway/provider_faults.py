@@ -12,8 +12,9 @@ import anyio
 
 from kitchener.errors import ConfigError, ProviderError, ProviderReason
 from kitchener.logs import get_logger
+from kitchener.model_usage import Usage
 from kitchener.plain_names import origin_of, quoted
-from kitchener.records.prompt import Echo, PromptResponse, TextPiece, ToolUse, Usage
+from kitchener.records.prompt import Echo, PromptResponse, TextPiece, ToolUse
 
 _REASONS: Final = frozenset(get_args(ProviderReason))
 

@@ -18,15 +18,8 @@ from kitchener.clock import Clock
 from kitchener.config import ModelPrice, SpendingConfig
 from kitchener.config.router import price_of
 from kitchener.errors import KitchenerError, ProviderError
-from kitchener.records.prompt import (
-    RULES_PROVIDER,
-    OnAttempt,
-    PromptGateway,
-    PromptRequest,
-    PromptResponse,
-    StreamItem,
-    Usage,
-)
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import RULES_PROVIDER, OnAttempt, PromptGateway, PromptRequest, PromptResponse, StreamItem
 from kitchener.records.tokens import tokens_of_bytes
 
 _FREE: Final = frozenset(("offline", RULES_PROVIDER))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from kitchener.errors import ProviderReason
-from kitchener.plain_names import quoted
-from kitchener.records.entries.execution import FinishReason, ToolUseMapping, UsageMapping
+from kitchener.model_usage import Usage
+from kitchener.records.entries.execution import FinishReason, ToolUseMapping
 from kitchener.records.entries.work_orders import WorkOrderType
 from kitchener.records.parts import MessagePart
 
@@ -171,41 +171,6 @@ RULES_PROVIDER: Final = "rules"
 """The built-in provider that classifies messages by rules (`classify = "rules"`)."""
 RULES_MODEL: Final = "kitchener-rules-1"
 """What `RULES_PROVIDER` calls its model. Its answers use no tokens and count as no model call."""
-MOST_TOKENS: Final = 1_000_000_000
-"""The largest valid count of tokens. No model comes near it, and the sums of a session stay within what a ledger can store."""
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one answer, as the provider counted them."""
-
-    input_tokens: int
-    """Tokens sent, including cached ones."""
-    output_tokens: int
-    """Tokens received."""
-    cached_tokens: int | None = None
-    """Input tokens that came from the provider's cache; None: the provider did not say."""
-    cache_write_tokens: int | None = None
-    """Input tokens that the provider wrote to its cache, which some charge more for; None: the provider did not say."""
-
-    def problem(self) -> str | None:
-        """Returns an error text about the first count that is invalid; None: all are valid."""
-        counts = (self.input_tokens, self.output_tokens, self.cached_tokens or 0, self.cache_write_tokens or 0)
-        for place, count in enumerate(counts):
-            if type(count) is not int or not 0 <= count <= MOST_TOKENS:  # a bool is no count either
-                return f"usage.{_COUNTS[place]} = {quoted(count)}: expected a whole number from 0 to {MOST_TOKENS:,}"
-        return None
-
-    def as_mapping(self) -> UsageMapping:
-        """The counts as a JSON object."""
-        counts: UsageMapping = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
-        if self.cached_tokens is not None:
-            counts["cached_tokens"] = self.cached_tokens
-        if self.cache_write_tokens is not None:
-            counts["cache_write_tokens"] = self.cache_write_tokens
-        return counts
-
 
 RouteKind = Literal["explicit", "domain_tag", "default", "fallback"]
 """Why a provider was chosen: the request named it, a domain tag or the default led to it, or an earlier one failed."""

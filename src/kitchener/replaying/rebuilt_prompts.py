@@ -23,9 +23,10 @@ from kitchener.errors import CallerError, KitchenerError, NotOnRecord
 from kitchener.gateway.providers.recorded import RecordedProvider
 from kitchener.ids import session_of_turn
 from kitchener.ledger import StoredEntry
+from kitchener.model_usage import UsageMapping
 from kitchener.plain_names import quoted
 from kitchener.records import events
-from kitchener.records.entries import ModelCallPayload, UsageMapping, WorkOrderPlannedPayload, payload_as
+from kitchener.records.entries import ModelCallPayload, WorkOrderPlannedPayload, payload_as
 from kitchener.records.prompt import Message, OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.ref import Ref
 from kitchener.records.tokens import ESTIMATORS

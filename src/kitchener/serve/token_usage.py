@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Self
 
-from kitchener.records.prompt import Usage
+from kitchener.model_usage import Usage
 from kitchener.records.turn import TurnResult
 
 

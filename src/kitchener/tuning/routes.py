@@ -14,7 +14,7 @@ from kitchener.config import HO2Config, ProviderConfig, RouterConfig
 from kitchener.config.router import price_of
 from kitchener.errors import RETRYABLE_REASONS, ProviderError, ProviderReason
 from kitchener.gateway.routing import Candidate, plan_longer, plan_route
-from kitchener.records.entries import UsageMapping
+from kitchener.model_usage import UsageMapping
 from kitchener.records.prompt import RULES_PROVIDER, route_kind
 from kitchener.records.work_order import TYPE_TAGS
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from kitchener.actors.tools.tool import tool
 from kitchener.clock import Clock
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.tools.tool_question import ConfirmationRequired
 from kitchener.replaying import replay_session

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse
 from kitchener.records.tools.client_tools import ClientTool
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import QUESTION

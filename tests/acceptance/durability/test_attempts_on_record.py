@@ -15,8 +15,9 @@ from kitchener.clock import SystemClock
 from kitchener.config import HO2Config, ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.errors import ProviderError
 from kitchener.ledger import StoredEntry
+from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse, Usage
+from kitchener.records.prompt import Attempt, OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.work_order import Cost, DirectReply, WorkOrder
 from kitchener.replaying import replay_session
 from kitchener.runtime import Runtime, open_runtime

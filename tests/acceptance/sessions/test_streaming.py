@@ -10,8 +10,9 @@ import pytest
 
 from kitchener import tool
 from kitchener.errors import CallerError, ProviderError, SessionBusy, SessionEnded, TurnReplaced, TurnTimeout
+from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.records.turn import (
     TextDelta,
     TextRetracted,

@@ -11,9 +11,10 @@ import anyio.lowlevel
 import pytest
 
 from kitchener.actors.tools.tool import Tool, tool
+from kitchener.model_usage import Usage
 from kitchener.records import events
 from kitchener.records.entries import NestedCost
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse
 from kitchener.records.turn import ToolRan, ToolStarted, TurnCompleted, TurnResult
 from kitchener.records.work_order import Cost
 from kitchener.replaying import replay_session

@@ -15,6 +15,7 @@ from kitchener.actors.tools.registry import ToolRegistry
 from kitchener.config import HO2Config, LedgerConfig
 from kitchener.errors import ProviderError
 from kitchener.ledger import Ledgers, StoredEntry, open_ledgers
+from kitchener.model_usage import Usage
 from kitchener.records import events
 from kitchener.records.entries import WorkOrderType
 from kitchener.records.prompt import (
@@ -26,7 +27,6 @@ from kitchener.records.prompt import (
     StreamRestart,
     TextPiece,
     ToolUse,
-    Usage,
 )
 from kitchener.records.ref import Ref
 from kitchener.records.turn import UpdateListener

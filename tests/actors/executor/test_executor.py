@@ -13,9 +13,10 @@ from kitchener.actors.work.plan import cost_mapping
 from kitchener.canonical import canonical_digest
 from kitchener.config import HO2Config
 from kitchener.errors import InvalidTransition, PromptError, ProviderError
+from kitchener.model_usage import Usage
 from kitchener.records import events
 from kitchener.records.entries import WorkOrderType
-from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse, Usage
+from kitchener.records.prompt import OnAttempt, PromptRequest, PromptResponse
 from kitchener.records.work_order import Cost, WorkOrderError
 from tests.actors.executor.executor_kit import (
     CLASSIFY,

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from kitchener.actors.supervisor import HO2Supervisor
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse
 from kitchener.records.turn import TurnResult
 from kitchener.runtime import Runtime
 from kitchener.testing import ScriptedProvider

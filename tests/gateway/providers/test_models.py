@@ -27,7 +27,8 @@ from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.endpoint_errors import CONNECT_TIMEOUT_S
 from kitchener.gateway.providers.library.model_errors import translated
 from kitchener.gateway.providers.redaction import Redaction
-from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import Message, PromptRequest, StreamRestart, TextPiece, ToolSpec, ToolUse
 from tests.actors.time_control import in_virtual_time
 from tests.gateway.shared.fake_server import (
     Answer,

@@ -8,7 +8,8 @@ import pytest
 
 from kitchener.clock import Clock
 from kitchener.errors import ProviderError
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse
 from kitchener.testing import FakeClock, ScriptedProvider, use_tool
 from kitchener.times import datetime_of
 from tests.gateway.shared.gateway_kit import as_type, ask

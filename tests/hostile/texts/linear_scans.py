@@ -93,10 +93,11 @@ from kitchener.mcp.command import LineReader
 from kitchener.mcp.definitions import read_tools
 from kitchener.media import content_store, media_types
 from kitchener.memory import learned_lines, signals, timestamps
+from kitchener.model_usage import Usage
 from kitchener.records import spoken
 from kitchener.records.entries import ToolDefinition
 from kitchener.records.entries.work_orders import WorkOrderType
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolSpec
 from kitchener.records.ref import Ref
 from kitchener.records.tools.client_tools import ClientTool, ClientToolset
 from kitchener.replaying.comparison import line_diff

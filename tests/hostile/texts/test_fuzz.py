@@ -16,7 +16,8 @@ from kitchener.actors.executor.reply_stream import ReplyText
 from kitchener.errors import KitchenerError
 from kitchener.ledger.bundles.bundle_check import verify_bundle
 from kitchener.memory.overlays import parse_older
-from kitchener.records.prompt import PromptResponse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptResponse
 from kitchener.runtime.loading import load_config
 from tests.memory.test_import import older
 from tests.shared.property_examples import examples

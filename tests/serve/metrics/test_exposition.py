@@ -10,7 +10,8 @@ from kitchener.config import McpServerConfig, ModelPrice, ServeClientConfig
 from kitchener.errors import ProviderError
 from kitchener.gateway.guarded_provider import ProviderUsage
 from kitchener.gateway.traits import ProviderTraits
-from kitchener.records.prompt import PromptRequest, PromptResponse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.runtime import open_runtime
 from kitchener.serve.metrics.exposition import MetricFamily, exposition, runtime_families
 from kitchener.testing import ScriptedProvider

@@ -10,8 +10,9 @@ import pytest
 from kitchener import tool
 from kitchener.config import ServeClientConfig
 from kitchener.ledger import LedgerClient, StoredEntry
+from kitchener.model_usage import Usage
 from kitchener.records.events import TURN_COMPLETED
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse
 from kitchener.testing import ScriptedProvider, use_tool
 from tests.acceptance.stack import CutShort, Hold, echo
 from tests.serve.shared.requests import Asked, Client, serving

@@ -4,7 +4,8 @@ import re
 from typing import Any, Final
 
 from kitchener import ClientTool
-from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, ToolUse
 from kitchener.testing import ScriptedProvider
 from tests.acceptance.stack import echo
 

@@ -13,10 +13,11 @@ from kitchener.ids import SessionId, SubjectId
 from kitchener.ledger import StoredEntry
 from kitchener.memory.learned_lines import tidy
 from kitchener.memory.signals import SignalAccumulator
+from kitchener.model_usage import Usage
 from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, opened, payload_as
 from kitchener.records.outputs import LearnedOutput
-from kitchener.records.prompt import PromptResponse, Usage
+from kitchener.records.prompt import PromptResponse
 from kitchener.times import iso_text
 
 RECENT_EVENTS: Final = 20

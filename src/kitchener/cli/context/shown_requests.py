@@ -8,8 +8,9 @@ from kitchener.cli.terminal.output import table_lines
 from kitchener.errors import NotOnRecord
 from kitchener.inspection.spending import Spending
 from kitchener.ledger import StoredEntry
+from kitchener.model_usage import UsageMapping
 from kitchener.plain_names import counted
-from kitchener.records.entries import ModelCallPayload, UsageMapping, payload_as
+from kitchener.records.entries import ModelCallPayload, payload_as
 from kitchener.records.prompt import RULES_PROVIDER, Message, PromptRequest
 from kitchener.replaying import RecordedPrompt, TurnPrompts
 

@@ -10,9 +10,10 @@ from kitchener.canonical import MAX_DEPTH
 from kitchener.errors import ProviderError
 from kitchener.gateway.providers.bodies import UnusableAnswer, is_deeper
 from kitchener.gateway.providers.redaction import Redaction
+from kitchener.model_usage import Usage
 from kitchener.plain_names import without_halves
 from kitchener.records.entries import FinishReason
-from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolUse
 from kitchener.records.tokens import tokens_of_bytes
 
 MAX_PARTS: Final = 1_000

@@ -9,8 +9,8 @@ import re
 from typing import Final
 
 from kitchener.logs import get_logger
+from kitchener.model_usage import MOST_TOKENS
 from kitchener.plain_names import quoted
-from kitchener.records.prompt import MOST_TOKENS
 
 _HOLDERS: Final = ("message", "response")
 """Fields of an answer or an event whose objects may have the counts."""

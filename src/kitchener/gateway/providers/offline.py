@@ -20,7 +20,8 @@ from kitchener.gateway.rules.filled_object import filled
 from kitchener.gateway.rules.relation import MAX_READ_CHARS
 from kitchener.gateway.rules.vocabulary import content_stems, lower_words
 from kitchener.gateway.traits import ProviderTraits
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolSpec, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolSpec, ToolUse
 from kitchener.records.tokens import tokens_of_bytes
 
 MODEL_ID = "offline-rules-1"

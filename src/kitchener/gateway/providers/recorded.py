@@ -10,8 +10,9 @@ from typing import Self
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.traits import ProviderTraits
+from kitchener.model_usage import Usage
 from kitchener.records.entries import ModelCallPayload, opened, payload_as
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse
 
 RequestHash = Callable[[PromptRequest], str]
 """Returns the hash of a request as recorded in the ledger. Only the ledger knows whether the hash is keyed."""

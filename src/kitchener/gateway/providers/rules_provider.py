@@ -11,7 +11,8 @@ import orjson
 from kitchener.errors import ProviderError
 from kitchener.gateway.rules.classification import RuleClassification, classify
 from kitchener.gateway.traits import ProviderTraits
-from kitchener.records.prompt import RULES_MODEL, RULES_PROVIDER, PromptRequest, PromptResponse, ToolSpec, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import RULES_MODEL, RULES_PROVIDER, PromptRequest, PromptResponse, ToolSpec
 
 _INPUTS: Final = ("active_objective", "prior_intent_id", "recent_turns", "labels_vocabulary")
 

@@ -13,7 +13,8 @@ import orjson
 
 from kitchener.errors import ProviderError
 from kitchener.gateway.traits import ProviderTraits
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece, ToolUse
 
 ScriptedAnswer = PromptResponse | str | Mapping[str, object] | ToolUse | tuple[ToolUse, ...] | BaseException
 """One answer of a script: a whole response, text, an object (sent as JSON), tool requests, or an error to raise. Of an object

@@ -10,16 +10,10 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.spending import Spending
 from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
+from kitchener.model_usage import UsageMapping
 from kitchener.records import events
 from kitchener.records.attempt_record import UnansweredCall
-from kitchener.records.entries import (
-    ModelCallPayload,
-    NestedTurn,
-    ToolCallPayload,
-    TurnStartedPayload,
-    UsageMapping,
-    payload_as,
-)
+from kitchener.records.entries import ModelCallPayload, NestedTurn, ToolCallPayload, TurnStartedPayload, payload_as
 
 
 @dataclass(frozen=True, slots=True)

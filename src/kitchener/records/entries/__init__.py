@@ -63,7 +63,6 @@ from kitchener.records.entries.execution import (
     ToolCallPayload,
     ToolStartedPayload,
     ToolUseMapping,
-    UsageMapping,
 )
 from kitchener.records.entries.intents import (
     IntentAbandonedPayload,
@@ -293,7 +292,6 @@ __all__ = [
     "TurnRejectedPayload",
     "TurnResultPayload",
     "TurnStartedPayload",
-    "UsageMapping",
     "VisiblePositions",
     "WaitReason",
     "Words",

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from kitchener.errors import ProviderReason
+from kitchener.model_usage import UsageMapping
 from kitchener.records.entries.common import CommonPayload, Json, Sealed, SealedText
 from kitchener.records.entries.work_orders import CostMapping, NestedCost, WorkOrderErrorMapping, WorkOrderType
 from kitchener.records.ref import RefMapping
@@ -41,17 +42,6 @@ class ModelAnswer(TypedDict):
     """Left out where it is what the text says."""
     served_model: NotRequired[str]
     """The model that the provider says it used, where that is another name than was asked for."""
-
-
-class UsageMapping(TypedDict):
-    """Tokens of one model call."""
-
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: NotRequired[int]
-    """Input tokens that the provider's cache served; absent: the provider did not say."""
-    cache_write_tokens: NotRequired[int]
-    """Input tokens that the provider wrote to its cache; absent: the provider did not say."""
 
 
 class ExecutingPayload(CommonPayload):

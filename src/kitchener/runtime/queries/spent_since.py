@@ -10,10 +10,10 @@ from typing import Final
 from kitchener.config import ModelPrice
 from kitchener.gateway.spending_limits import NOTHING, Spent, spent_by_call
 from kitchener.ledger import Ledgers
+from kitchener.model_usage import Usage
 from kitchener.records import events
 from kitchener.records.entries import ModelCallPayload, payload_as
 from kitchener.records.index_keys import subject_index_key
-from kitchener.records.prompt import Usage
 
 _FIRST_LOOK: Final = 64
 """Newest turns of a subject that are read first. The number doubles while all of them are in the time range."""

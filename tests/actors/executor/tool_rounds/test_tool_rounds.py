@@ -13,7 +13,8 @@ from kitchener.actors.tools.tool import tool
 from kitchener.canonical import canonical_bytes
 from kitchener.errors import EntryTooLarge
 from kitchener.ids import tool_idempotency_key
-from kitchener.records.prompt import PromptResponse, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptResponse, ToolUse
 from kitchener.records.tools.tool_context import ToolContext
 from kitchener.records.work_order import WorkOrder
 from tests.actors.executor.executor_kit import PLANNED, SESSION, TURN, Bench, open_bench, response, work_order

@@ -20,7 +20,8 @@ from kitchener.gateway.providers.chat_completions.chat_endpoint import (
     marked_models_of,
 )
 from kitchener.gateway.providers.chat_completions.request_body import request_body
-from kitchener.records.prompt import Message, TextPiece, ToolSpec, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import Message, TextPiece, ToolSpec, ToolUse
 from tests.cli.shared.commands import finish, start_program
 from tests.gateway.shared.chat_endpoints import chunks, endpoint, gather, message, opened, stream_of, streamed
 from tests.gateway.shared.fake_server import Answer, completion, error, events, fake_server

@@ -13,7 +13,8 @@ import pytest
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway, build_providers
-from kitchener.records.prompt import Message, PromptResponse, ToolSpec, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import Message, PromptResponse, ToolSpec, ToolUse
 from tests.gateway.shared.chat_endpoints import endpoint, streamed
 from tests.gateway.shared.fake_server import Answer, completion, error, fake_server
 from tests.gateway.shared.gateway_kit import Told, ask

@@ -12,7 +12,8 @@ import pytest
 
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.gateway import build_providers
-from kitchener.records.prompt import PromptResponse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import PromptResponse
 from tests.gateway.shared.fake_server import Answer, fake_server
 from tests.gateway.shared.gateway_kit import ask
 from tests.shared.sampled_tables import sampled

@@ -17,7 +17,8 @@ from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import LLMGateway, build_providers
 from kitchener.gateway.providers.library.vendors import LISTED_VENDORS, OWN_CLIENT_VENDORS, check_vendors
 from kitchener.gateway.routing import FIXED_URL_VENDORS, check_router
-from kitchener.records.prompt import Message, ToolSpec, ToolUse, Usage
+from kitchener.model_usage import Usage
+from kitchener.records.prompt import Message, ToolSpec, ToolUse
 from tests.gateway.shared.fake_server import Answer, completion, error, fake_server, hang
 from tests.gateway.shared.gateway_kit import Told, ask, one, read_until_error, refusal_of
 

@@ -26,8 +26,9 @@ from kitchener.gateway.providers.checked_answers import (
 )
 from kitchener.gateway.providers.endpoint_errors import reason_of, redacted_line, status_in, told_by
 from kitchener.gateway.providers.redaction import Redaction
+from kitchener.model_usage import Usage
 from kitchener.records.entries import FinishReason
-from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolSpec, ToolUse, Usage
+from kitchener.records.prompt import Echo, PromptRequest, PromptResponse, ToolSpec, ToolUse
 
 _FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",

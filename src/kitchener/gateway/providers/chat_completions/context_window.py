@@ -16,7 +16,7 @@ from kitchener.gateway.providers.bodies import UnusableAnswer
 from kitchener.gateway.providers.chat_completions.http_pool import TRANSPORT_ERRORS
 from kitchener.gateway.providers.chat_completions.transport import StatusError, open_transport
 from kitchener.gateway.providers.sent_values import SentValues
-from kitchener.records.prompt import MOST_TOKENS
+from kitchener.model_usage import MOST_TOKENS
 
 _OF_MODELS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 """The field with the window in a list of models: of vLLM, of OpenRouter and Together, of Groq, and of Mistral."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kitchener.gateway.providers.impossible_counts import CountCheck
-from kitchener.records.prompt import MOST_TOKENS, Usage
+from kitchener.model_usage import MOST_TOKENS, Usage
 
 _CACHE_READS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 """Counts of input tokens that a cache served, as servers name them."""

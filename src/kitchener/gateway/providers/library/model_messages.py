@@ -37,8 +37,9 @@ from kitchener.gateway.providers.checked_answers import (
     value_without_halves,
 )
 from kitchener.gateway.providers.redaction import Redaction
+from kitchener.model_usage import MOST_TOKENS, Usage
 from kitchener.records.entries import FinishReason
-from kitchener.records.prompt import MOST_TOKENS, NO_TOOL_CHOICE, Message, PromptRequest, PromptResponse, ToolUse, Usage
+from kitchener.records.prompt import NO_TOOL_CHOICE, Message, PromptRequest, PromptResponse, ToolUse
 
 _FINISH_REASONS: dict[str | None, FinishReason] = {
     "stop": "stop",
