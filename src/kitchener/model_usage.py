@@ -34,6 +34,11 @@ class Usage:
     cache_write_tokens: int | None = None
     """Input tokens that the provider wrote to its cache, which some charge more for; None: the provider did not say."""
 
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that no cache served, sent and received. A turn's budget counts these."""
+        return self.input_tokens - min(self.cached_tokens or 0, self.input_tokens) + self.output_tokens
+
     def problem(self) -> str | None:
         """Returns an error text about the first count that is invalid; None: all are valid."""
         counts = (self.input_tokens, self.output_tokens, self.cached_tokens or 0, self.cache_write_tokens or 0)

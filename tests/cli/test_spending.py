@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from kitchener import HO2Config, RuntimeConfig, open_runtime
-from kitchener.config import RouterConfig
+from kitchener.config import ProviderConfig, RouterConfig
+from kitchener.errors import ProviderError
 from kitchener.model_usage import Usage
 from kitchener.records.prompt import PromptRequest, PromptResponse
 from kitchener.testing import ScriptedProvider
@@ -70,7 +71,7 @@ def write_prices(tmp_path: Path, prices: str) -> None:
 def test_a_cost_without_a_price_is_unknown_and_never_nothing(cli: Cli, sessions: list[str], tmp_path: Path) -> None:
     write_prices(tmp_path, PRICES)
     shown = cli("session", "show", sessions[0], "--json").json
-    expected = {**OF_TURN, "llm_calls": 2, "tool_calls": 0, "cost": None, "unpriced_models": ["model-a"]}
+    expected = {**OF_TURN, "llm_calls": 2, "tool_calls": 0, "unusable_answers": 0, "cost": None, "unpriced_models": ["model-a"]}
     assert [each["usage"] for each in shown["turns"]] == [expected] * 2
     assert shown["usage"]["input_tokens"] == 6_000
     text = cli("session", "show", sessions[0]).out
@@ -114,3 +115,34 @@ def test_costs_of_no_calls_are_a_refusal(cli: Cli) -> None:
     outcome = cli("gateway", "cost")
     assert outcome.code == 1
     assert "no model call of " in outcome.err
+
+
+def test_answers_that_could_not_be_used_count_and_are_named(cli: Cli, tmp_path: Path) -> None:
+    """Regression: their tokens were shown nowhere, although the provider charges them."""
+    write_prices(tmp_path, '[router.prices."model-b"]\ninput_per_million = 1.0\noutput_per_million = 10.0\n')
+    thoughts = [Usage(1_000, 700), Usage(1_000, 800)]
+
+    def after_thoughts(request: PromptRequest) -> PromptResponse:
+        if thoughts:
+            raise ProviderError("far", "empty", "the answer has no text", usage=thoughts.pop(0))
+        return answer(request)
+
+    async def talk() -> str:
+        far = ProviderConfig(kind="offline", model="model-b", backoff_initial_s=0.001, backoff_max_s=0.001)
+        config = RuntimeConfig(
+            plane_root=str(tmp_path / ".kitchener"),
+            router=RouterConfig(default_provider="far", providers={"far": far}),
+            agents={"ADMIN": HO2Config(classify="rules")},
+        )
+        async with open_runtime(config, providers={"far": ScriptedProvider(after_thoughts, model_id="model-b")}) as runtime:
+            return (await runtime.supervisor("ADMIN").handle_turn("Is it so?", subject_id="ada")).session_id
+
+    session_id = anyio.run(talk)
+    used = {"input_tokens": 4_000, "output_tokens": 1_510, "llm_calls": 1, "unusable_answers": 2, "cost": 0.0191}
+    (of_turn,) = cli("session", "show", session_id, "--json").json["turns"]
+    for told in (cli("gateway", "cost", "--json").json["usage"], of_turn["usage"]):
+        assert {name: told[name] for name in used} == pytest.approx(used)
+    assert (
+        "4,000 tokens in (1,000 of them from a cache), 1,510 out, 1 model call, 2 unusable answers; cost"
+        in cli("gateway", "cost").out
+    )

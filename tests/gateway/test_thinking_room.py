@@ -344,16 +344,6 @@ async def test_a_spending_limit_counts_the_thoughts_that_a_call_may_have() -> No
     assert asked_for(server) == [200, 500]
 
 
-async def test_a_spending_limit_holds_before_a_model_is_known_to_think() -> None:
-    async with asked(thinking(500), max_retries=0) as (gateway, server):
-        book = SpendingBook(SpendingConfig(subject_day_tokens=9_000), {}, FakeClock())
-        metered = MeteredGateway(gateway, gateway.candidates, book, gateway.with_thoughts)
-        with pytest.raises(ProviderError, match="a model that thinks needs more"):
-            await metered.complete(ask(max_tokens=100), on_attempt=Told())
-        assert (await metered.complete(ask(max_tokens=100), on_attempt=Told())).text == "Hello!"
-    assert asked_for(server) == [100, 100 + ROOM]
-
-
 @given(
     asked_before=st.lists(st.tuples(st.integers(1, 40_000), st.integers(1, 4_000)), max_size=8),
     window=st.integers(2_000, 60_000),

@@ -26,7 +26,7 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import amount_of_money
 from kitchener.inspection.spending import Spending, in_all
 from kitchener.records import events
-from kitchener.records.entries import ModelCallPayload, payload_as
+from kitchener.records.attempt_record import billed_answer
 from kitchener.records.prompt import RULES_MODEL
 from kitchener.runtime.loading import LoadedConfig, load_config
 from kitchener.runtime.root_layout import agent_classes
@@ -142,7 +142,7 @@ def _cost_row(found: tuple[tuple[str, str], Spending]) -> dict[str, object]:
 
 
 async def _spent(paths: LedgerPaths, classes: Sequence[str], session_id: str | None) -> dict[tuple[str, str], Spending]:
-    """The tokens of answered calls, by provider and model, the most input first. The built-in rules are not a model.
+    """The tokens of answers, by provider and model, the most input first. The built-in rules are not a model.
 
     Raises:
         NotOnRecord: there are none
@@ -151,10 +151,10 @@ async def _spent(paths: LedgerPaths, classes: Sequence[str], session_id: str | N
     for agent_class in classes:
         async with paths.reader(agent_class, "ho1m") as ho1m:
             if ho1m is not None:
-                async for entry in ho1m.read(session_id=session_id, entry_type=events.LLM_CALL):
-                    call = payload_as(ModelCallPayload, entry.payload)
-                    if call["model_id"] != RULES_MODEL:
-                        found[call["provider_id"], call["model_id"]].add(call, paths.config.router.prices)
+                async for entry in ho1m.read(session_id=session_id, entry_type=events.WITH_USAGE):
+                    answer = billed_answer(entry.entry_type, entry.payload)
+                    if answer is not None and answer.model_id != RULES_MODEL:
+                        found[answer.provider_id, answer.model_id].add(answer, paths.config.router.prices)
     if not found:
         raise _no_calls(classes[0] if len(classes) == 1 else None, session_id)
     return dict(sorted(found.items(), key=lambda each: (-each[1].input_tokens, each[0])))

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, get_args
 
+from kitchener.model_usage import Usage
+
 
 class KitchenerError(Exception):
     """Root of all errors of this package. They can be copied and sent to another process."""
@@ -194,6 +196,8 @@ class ProviderError(KitchenerError):
         retry_after_s: the pause that the provider asked for, seconds; None: it asked for none
         output_begun: whether text had already been streamed
         only_thoughts: whether the answer reached `max_tokens` before its text began, as that of a model that thinks can
+        usage: the tokens of an answer that came but cannot be used; None: none came, or they are not known. A call that is
+            given up has none: each of its attempts told its own
     """
 
     def __init__(
@@ -206,6 +210,7 @@ class ProviderError(KitchenerError):
         retry_after_s: float | None = None,
         output_begun: bool = False,
         only_thoughts: bool = False,
+        usage: Usage | None = None,
     ) -> None:
         self.provider_id: str = provider_id
         self.detail: str = detail
@@ -214,6 +219,7 @@ class ProviderError(KitchenerError):
         self.retry_after_s: float | None = retry_after_s
         self.output_begun: bool = output_begun
         self.only_thoughts: bool = only_thoughts
+        self.usage: Usage | None = usage
         super().__init__(f"provider {provider_id!r}: {reason}: {detail}")
 
     @property

@@ -195,7 +195,13 @@ class Attempts:
         try:
             await self._on_attempt(
                 Attempt(
-                    "started", self._request.call, self.number, target.provider_id, planned.model_name, planned.route_reason
+                    "started",
+                    self._request.call,
+                    self.number,
+                    target.provider_id,
+                    planned.model_name,
+                    planned.route_reason,
+                    max_tokens=self.request.max_tokens,
                 )
             )
         except BaseException as error:
@@ -254,6 +260,8 @@ class Attempts:
     def broke(self, error: ProviderError) -> None:
         """Ends a failed attempt: reports it to the circuit breaker, and keeps the pause that the provider asked for."""
         target, now = self.target, self._rules.now()
+        if error.usage is not None and not target.traits.built_in:
+            target.used[self.planned.model_name].add_unusable(error.usage)
         if error.reason == "timeout" and now >= self._request.deadline:
             target.breaker.abandoned(self._ticket)  # the caller's deadline passed, not the provider's limit
         elif error.reason in _OF_THE_ANSWER:
@@ -317,8 +325,11 @@ class Attempts:
                 error.reason,
                 error.detail,
                 self.output_begun,
+                error.usage,
             )
         )
+        if error.usage is not None and (left := self._request.tokens_left) is not None:
+            self._request = self._request._replace(tokens_left=left - error.usage.new_tokens)
         if not is_late and self._has_other_room(error):
             target.failures_of(self.planned.model_name, error.reason).retries += 1
             return

@@ -21,9 +21,10 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True)
 class ProviderUsage:
-    """What the answered calls of a provider, or of one of its models, used since the gateway began, as the provider counted."""
+    """What the answers of a provider, or of one of its models, used since the gateway began, as the provider counted."""
 
     calls: int = 0
+    """Calls that it answered. The tokens are also those of answers that could not be used."""
     input_tokens: int = 0
     """Tokens sent, including cached ones."""
     cached_tokens: int = 0
@@ -35,6 +36,10 @@ class ProviderUsage:
     def add(self, usage: Usage) -> None:
         """Counts an answer."""
         self.calls += 1
+        self.add_unusable(usage)
+
+    def add_unusable(self, usage: Usage) -> None:
+        """Counts the tokens of an answer that cannot be used."""
         self.input_tokens += usage.input_tokens
         self.cached_tokens += usage.cached_tokens or 0
         self.output_tokens += usage.output_tokens

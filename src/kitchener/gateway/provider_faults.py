@@ -38,9 +38,12 @@ def checked_failure(provider_id: str, error: ProviderError) -> ProviderError:
     """Returns a provider's error if its fields are valid, else a `malformed` error in its place."""
     pause_s = error.retry_after_s
     is_whole = type(error.reason) is str and error.reason in _REASONS and type(error.detail) is str
+    if (usage := error.usage) is not None:
+        is_whole = is_whole and type(usage) is Usage and usage.problem() is None
     if is_whole and (pause_s is None or (type(pause_s) in (int, float) and 0 <= pause_s < float("inf"))):
         return error
-    return ProviderError(provider_id, "malformed", "the provider's error has a reason, detail or pause that it cannot have")
+    told = "the provider's error has a reason, detail, pause or usage that it cannot have"
+    return ProviderError(provider_id, "malformed", told)
 
 
 def check_provider(provider_id: str, provider: object) -> None:

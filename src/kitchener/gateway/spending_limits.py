@@ -7,6 +7,7 @@ runtime gives. Without limits, none of this runs. Explained in `docs/gateway.md`
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
@@ -17,9 +18,17 @@ import orjson
 from kitchener.clock import Clock
 from kitchener.config import ModelPrice, SpendingConfig
 from kitchener.config.router import price_of
-from kitchener.errors import KitchenerError, ProviderError
+from kitchener.errors import ProviderError
 from kitchener.model_usage import Usage
-from kitchener.records.prompt import RULES_PROVIDER, OnAttempt, PromptGateway, PromptRequest, PromptResponse, StreamItem
+from kitchener.records.prompt import (
+    RULES_PROVIDER,
+    Attempt,
+    OnAttempt,
+    PromptGateway,
+    PromptRequest,
+    PromptResponse,
+    StreamItem,
+)
 from kitchener.records.tokens import tokens_of_bytes
 
 _FREE: Final = frozenset(("offline", RULES_PROVIDER))
@@ -103,17 +112,43 @@ class _SpendingAccount:
         return (self.used or NOTHING).plus(self.held)
 
 
-class _Hold(NamedTuple):
-    """What a call in flight may use, and where it counts."""
+@dataclass(slots=True)
+class _Hold:
+    """What the attempt in flight of a call may use, and where it counts."""
 
-    most: Spent
-    sent: Spent
-    """The part of it that is sent, which counts even if the answer is no longer awaited."""
-    accounts: tuple[_SpendingAccount, ...]
+    candidates: Sequence[tuple[str, str]]
+    """The providers that the call may be made at, each with its model."""
+    sent_tokens: int
+    """Tokens of the prompt, estimated."""
+    subject: _SpendingAccount
+    turn: _SpendingAccount | None
+    """None: the call belongs to no turn."""
+    today: datetime
+    """The day on which it counts."""
+    max_tokens: int = 0
+    """Most output tokens of the attempt."""
+    most: Spent = NOTHING
 
+    def release(self) -> None:
+        """Takes back what is booked."""
+        for each in self._accounts:
+            each.held = each.held.minus(self.most)
+        self.most = NOTHING
 
-_UNCOUNTED: Final = _Hold(NOTHING, NOTHING, ())
-"""Of a call that only built-in models can answer."""
+    def book(self, most: Spent) -> None:
+        """Books the most that the attempt may use."""
+        self.most = most
+        for each in self._accounts:
+            each.held = each.held.plus(most)
+
+    def charge(self, used: Spent) -> None:
+        """Counts what an answer used, or what was sent for one."""
+        for each in self._accounts:
+            each.used = (each.used or NOTHING).plus(used)
+
+    @property
+    def _accounts(self) -> tuple[_SpendingAccount, ...]:
+        return (self.subject,) if self.turn is None else (self.subject, self.turn)
 
 
 class SpendingBook:
@@ -133,42 +168,50 @@ class SpendingBook:
         self._turns: OrderedDict[str, _SpendingAccount] = OrderedDict()
         self._needs_prices = limits.subject_day is not None or limits.turn is not None
 
-    async def hold(self, request: PromptRequest, candidates: Sequence[tuple[str, str]]) -> _Hold:
-        """Books the most that a call may use, before it is made.
+    async def hold(self, request: PromptRequest, candidates: Sequence[tuple[str, str]]) -> _Hold | None:
+        """Books the most that the first attempt of a call may use. Returns None if only built-in models can answer the call.
 
         Raises:
             ProviderError: `spending_limit`: it may pass a limit, or its price is unknown
         """
         if all(provider_id in _FREE for provider_id, _ in candidates):
-            return _UNCOUNTED
-        sent = tokens_of_bytes(_sent_bytes(request)) + request.part_tokens
-        usages = Usage(sent, request.max_tokens), Usage(sent, 0)
-        most, input_only = (Spent(each.input_tokens + each.output_tokens, self._most(each, candidates)) for each in usages)
+            return None
         now = datetime.fromtimestamp(self._clock.time_us() / 1_000_000, UTC)
         today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        subject = await self._subject(request.subject_id, today)
-        turn = _account(self._turns, request.turn_id, "")
-        self._check(candidates[0][0], subject, turn, most, today)
-        accounts = (subject, turn) if request.turn_id else (subject,)
-        for each in accounts:
-            each.held = each.held.plus(most)
-        return _Hold(most, input_only, accounts)
+        hold = _Hold(
+            candidates=candidates,
+            sent_tokens=tokens_of_bytes(_sent_bytes(request)) + request.part_tokens,
+            subject=await self._subject(request.subject_id, today),
+            turn=_account(self._turns, request.turn_id, "") if request.turn_id else None,
+            today=today,
+        )
+        self.hold_again(hold, request.max_tokens)
+        return hold
 
-    def settle(self, hold: _Hold, response: PromptResponse | None, *, is_cut_off: bool = False) -> None:
-        """Replaces what was booked for a call by what it used.
+    def hold_again(self, hold: _Hold, max_tokens: int) -> None:
+        """Books the most that the next attempt of a call may use, in place of what is booked.
 
         Args:
-            hold: what was booked
-            response: the answer; None: there is none
-            is_cut_off: whether nobody waited for the answer: the provider may charge what was sent
+            hold: the call
+            max_tokens: most output tokens of the attempt
+
+        Raises:
+            ProviderError: `spending_limit`: it may pass a limit, or its price is unknown. Nothing is booked for the call then
         """
-        used = hold.sent if is_cut_off else NOTHING
-        if response is not None:
-            answered = response.provider_id, response.model_id, response.usage
-            used = spent_by_call(self._prices, *answered, unpriced=hold.most.cost)
-        for each in hold.accounts:
-            each.held = each.held.minus(hold.most)
-            each.used = (each.used or NOTHING).plus(used)
+        hold.release()
+        usage = Usage(hold.sent_tokens, max_tokens)
+        most = Spent(usage.input_tokens + usage.output_tokens, self._most(usage, hold.candidates))
+        self._check(hold, most)
+        hold.max_tokens = max_tokens
+        hold.book(most)
+
+    def charge(self, hold: _Hold, provider_id: str, model_id: str, usage: Usage) -> None:
+        """Counts the tokens of an answer, usable or not."""
+        hold.charge(spent_by_call(self._prices, provider_id, model_id, usage, unpriced=hold.most.cost))
+
+    def charge_sent(self, hold: _Hold) -> None:
+        """Counts what was sent for an answer that was not waited for to its end: the provider may charge it."""
+        hold.charge(Spent(hold.sent_tokens, self._most(Usage(hold.sent_tokens, 0), hold.candidates)))
 
     def _most(self, usage: Usage, candidates: Sequence[tuple[str, str]]) -> float:
         """The cost of a call at the dearest of its providers."""
@@ -189,9 +232,9 @@ class SpendingBook:
                     account.used = await self.earlier(subject_id, today)
         return account
 
-    def _check(self, provider_id: str, subject: _SpendingAccount, turn: _SpendingAccount, most: Spent, today: datetime) -> None:
-        limits, until = self._limits, (today + timedelta(days=1)).strftime("%Y-%m-%dT%H:%MZ")
-        of_day, of_turn = subject.total, turn.total
+    def _check(self, hold: _Hold, most: Spent) -> None:
+        limits, until = self._limits, (hold.today + timedelta(days=1)).strftime("%Y-%m-%dT%H:%MZ")
+        of_day, of_turn = hold.subject.total, hold.turn.total if hold.turn is not None else NOTHING
         for limit, used, needed, name, what in (
             (limits.subject_day, of_day.cost, most.cost, "subject_day", f"until {until}"),
             (limits.subject_day_tokens, of_day.tokens, most.tokens, "subject_day_tokens", f"until {until}"),
@@ -199,7 +242,7 @@ class SpendingBook:
         ):
             if limit is not None and used + needed > limit + _ROUNDING:
                 told = f"spending.{name} = {limit:g} {what}: {used:g} are used, and this call may use {needed:g} more"
-                raise ProviderError(provider_id, "spending_limit", told)
+                raise ProviderError(hold.candidates[0][0], "spending_limit", told)
 
 
 class MeteredGateway:
@@ -221,27 +264,19 @@ class MeteredGateway:
     ) -> None:
         self._gateway, self._candidates, self._book, self._with_thoughts = gateway, candidates, book, with_thoughts
 
-    async def _hold(self, request: PromptRequest) -> tuple[_Hold, PromptRequest]:
-        """Books a call. Returns the request, which may have no more output tokens than were booked, thoughts included."""
-        booked = self._with_thoughts(request)
-        return await self._book.hold(booked, self._candidates(request)), request._replace(tokens_left=booked.max_tokens)
-
     async def complete(self, request: PromptRequest, *, on_attempt: OnAttempt) -> PromptResponse:
         """Returns the model's answer.
 
         Raises:
             ProviderError: as the gateway's, or `spending_limit`
         """
-        hold, request = await self._hold(request)
-        response, is_cut_off = None, True
-        try:
-            response = await self._gateway.complete(request, on_attempt=on_attempt)
-        except KitchenerError as error:  # any other end cuts the call off
-            is_cut_off = isinstance(error, ProviderError) and error.reason == "timeout"
-            raise
-        finally:
-            self._book.settle(hold, response, is_cut_off=is_cut_off)
-        return response
+        hold = await self._hold(request)
+        if hold is None:
+            return await self._gateway.complete(request, on_attempt=on_attempt)
+        call = _MeteredCall(self._book, hold, on_attempt)
+        with call:
+            call.response = await self._gateway.complete(request, on_attempt=call.on_attempt)
+            return call.response
 
     async def stream(self, request: PromptRequest, *, on_attempt: OnAttempt) -> AsyncGenerator[StreamItem, None]:
         """Yields the answer as the provider produces it.
@@ -249,21 +284,64 @@ class MeteredGateway:
         Raises:
             ProviderError: as the gateway's, or `spending_limit`
         """
-        hold, request = await self._hold(request)
-        stream = self._gateway.stream(request, on_attempt=on_attempt)
-        response, is_cut_off = None, True
+        hold = await self._hold(request)
+        call = _MeteredCall(self._book, hold, on_attempt) if hold is not None else None
+        stream = self._gateway.stream(request, on_attempt=on_attempt if call is None else call.on_attempt)
         try:
-            async for item in stream:
-                if isinstance(item, PromptResponse):
-                    response = item
-                yield item
-        except KitchenerError as error:  # any other end cuts the call off
-            is_cut_off = isinstance(error, ProviderError) and error.reason == "timeout"
-            raise
+            with call or nullcontext():
+                async for item in stream:
+                    if call is not None and isinstance(item, PromptResponse):
+                        call.response = item
+                    yield item
         finally:
-            self._book.settle(hold, response, is_cut_off=is_cut_off)
             if (close := getattr(stream, "aclose", None)) is not None:
                 await close()
+
+    async def _hold(self, request: PromptRequest) -> _Hold | None:
+        """Books a call, with the output tokens that a model which is known to think may use."""
+        return await self._book.hold(self._with_thoughts(request), self._candidates(request))
+
+
+class _MeteredCall:
+    """Keeps the books of one call, attempt by attempt, until it ends.
+
+    Args:
+        book: knows the limits
+        hold: what is booked for the call
+        listener: the caller's, which hears of each attempt after this object
+    """
+
+    def __init__(self, book: SpendingBook, hold: _Hold, listener: OnAttempt) -> None:
+        self._book, self._hold, self._listener = book, hold, listener
+        self.response: PromptResponse | None = None
+        self._is_in_flight = False
+
+    async def on_attempt(self, attempt: Attempt) -> None:
+        """Counts what a failed attempt used, and books the next one.
+
+        Raises:
+            ProviderError: `spending_limit`: the next attempt may pass a limit, because of those before it or of its thoughts
+        """
+        self._is_in_flight = False
+        if attempt.usage is not None:
+            self._book.charge(self._hold, attempt.provider_id, attempt.model_id, attempt.usage)
+        elif attempt.reason == "timeout":
+            self._book.charge_sent(self._hold)
+        if attempt.state == "started" and (attempt.attempt > 1 or attempt.max_tokens > self._hold.max_tokens):
+            self._book.hold_again(self._hold, attempt.max_tokens)
+        await self._listener(attempt)
+        self._is_in_flight = attempt.state == "started"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        """Replaces what is booked by what the call used."""
+        if (response := self.response) is not None:
+            self._book.charge(self._hold, response.provider_id, response.model_id, response.usage)
+        elif self._is_in_flight:
+            self._book.charge_sent(self._hold)
+        self._hold.release()
 
 
 def _sent_bytes(request: PromptRequest) -> int:

@@ -10,10 +10,10 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import amount_of_money, one_line
 from kitchener.plain_names import counted
 from kitchener.records import events
-from kitchener.records.entries import CostSummary, ModelCallPayload, NestedTurn, ToolCallPayload, payload_as
+from kitchener.records.attempt_record import BilledAnswer, billed_answer
+from kitchener.records.entries import CostSummary, NestedTurn, ToolCallPayload, payload_as
 from kitchener.records.prompt import RULES_MODEL
 from kitchener.tuning import OWN_MODELS
-from kitchener.tuning.routes import Tokens
 
 _WIDTH = 40
 _MOST_NAMED = 3
@@ -32,8 +32,10 @@ class Spending:
     """Input tokens that providers wrote to their caches."""
     llm_calls: int = 0
     tool_calls: int = 0
+    unusable_answers: int = 0
+    """Answers that could not be used, such as those without a text. Their tokens count."""
     known_cost: float = 0.0
-    """The cost of the calls with a known price, in the currency of the configured prices."""
+    """The cost of the answers with a known price, in the currency of the configured prices."""
     unpriced: set[str] = field(default_factory=set)
     """Models without a price."""
     nested_turns: list[NestedTurn] = field(default_factory=list)
@@ -41,19 +43,21 @@ class Spending:
 
     @property
     def cost(self) -> float | None:
-        """The cost of all calls; None: the price of one of them is unknown."""
+        """The cost of all answers; None: the price of one of them is unknown."""
         return None if self.unpriced else self.known_cost
 
-    def add(self, call: ModelCallPayload, prices: dict[str, ModelPrice]) -> None:
-        """Adds a model call."""
-        tokens, model = Tokens.of(call["usage"]), call["model_id"]
-        self.llm_calls += model != RULES_MODEL
-        self.input_tokens += tokens.input_tokens
-        self.output_tokens += tokens.output_tokens
-        self.cached_tokens += tokens.cached_tokens
-        self.cache_write_tokens += tokens.cache_write_tokens
-        if (price := price_of(prices, call["provider_id"], model)) is not None:
-            self.known_cost += price.cost(*tokens)
+    def add(self, answer: BilledAnswer, prices: dict[str, ModelPrice]) -> None:
+        """Adds an answer."""
+        usage, model = answer.usage, answer.model_id
+        cached, written = usage.cached_tokens or 0, usage.cache_write_tokens or 0
+        self.llm_calls += answer.is_usable and model != RULES_MODEL
+        self.unusable_answers += not answer.is_usable
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+        self.cached_tokens += cached
+        self.cache_write_tokens += written
+        if (price := price_of(prices, answer.provider_id, model)) is not None:
+            self.known_cost += price.cost(usage.input_tokens, usage.output_tokens, cached, written)
         elif model not in OWN_MODELS.values():
             self.unpriced.add(model)
 
@@ -65,6 +69,7 @@ class Spending:
         self.cache_write_tokens += other.cache_write_tokens
         self.llm_calls += other.llm_calls
         self.tool_calls += other.tool_calls
+        self.unusable_answers += other.unusable_answers
         self.known_cost += other.known_cost
         self.unpriced |= other.unpriced
         self.nested_turns += other.nested_turns
@@ -77,6 +82,7 @@ class Spending:
             "cache_write_tokens": self.cache_write_tokens,
             "llm_calls": self.llm_calls,
             "tool_calls": self.tool_calls,
+            "unusable_answers": self.unusable_answers,
             "cost": self.cost,
             "unpriced_models": sorted(self.unpriced),
         }
@@ -90,7 +96,8 @@ class Spending:
             "llm_calls": self.llm_calls,
             "tool_calls": self.tool_calls,
         }
-        return f"{used_text(used)}; {self.cost_text()}"
+        unusable = f", {counted(self.unusable_answers, 'unusable answer')}" if self.unusable_answers else ""
+        return f"{used_text(used)}{unusable}; {self.cost_text()}"
 
     def nested_lines(self) -> list[str]:
         """The turns that tools ran in other sessions, for a reader."""
@@ -118,15 +125,15 @@ async def read_spending(paths: LedgerPaths, agent_class: str, session_id: str, s
     found = defaultdict[str, Spending](Spending)
     async with paths.reader(agent_class, "ho1m") as ho1m:
         if ho1m is not None:
-            async for entry in ho1m.read(session_id=session_id, entry_type=(events.LLM_CALL, events.TOOL_CALL)):
+            async for entry in ho1m.read(session_id=session_id, entry_type=(*events.WITH_USAGE, events.TOOL_CALL)):
                 if entry.timestamp < since:
                     continue
                 spending = found[events.read_common(entry).get("turn_id", "")]
                 if entry.entry_type == events.TOOL_CALL:
                     spending.tool_calls += 1
                     spending.nested_turns += payload_as(ToolCallPayload, entry.payload).get("nested_turns", ())
-                else:
-                    spending.add(payload_as(ModelCallPayload, entry.payload), paths.config.router.prices)
+                elif (answer := billed_answer(entry.entry_type, entry.payload)) is not None:
+                    spending.add(answer, paths.config.router.prices)
     return dict(found)
 
 

@@ -1,8 +1,9 @@
 """Turns attempts at model calls into the payloads of HO1m that tell about them, and those into attempts and words."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
+from kitchener.model_usage import Usage
 from kitchener.records import events
 from kitchener.records.entries import AttemptFailedPayload, AttemptStartedPayload, ModelCallPayload, opened, payload_as
 from kitchener.records.prompt import Attempt
@@ -24,6 +25,7 @@ def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None
         model_id = answer.get("requested_model_id", answer["model_id"])
         return Attempt("started", answer["call"], number, answer["provider_id"], model_id, answer["route_reason"])
     told = payload_as(AttemptFailedPayload, payload)  # `ATTEMPT_STARTED` lacks its last fields
+    usage = told.get("usage")
     return Attempt(
         "failed" if entry_type == events.ATTEMPT_FAILED else "started",
         told["call"],
@@ -34,7 +36,27 @@ def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None
         told.get("reason"),
         opened(told.get("detail")),
         told.get("output_begun", False),
+        Usage(**usage) if usage is not None else None,
     )
+
+
+class BilledAnswer(NamedTuple):
+    """An answer whose tokens are on record, and which the provider may charge."""
+
+    provider_id: str
+    model_id: str
+    usage: Usage
+    is_usable: bool
+    """Whether it answered the call; otherwise its attempt failed."""
+
+
+def billed_answer(entry_type: str, payload: Mapping[str, object]) -> BilledAnswer | None:
+    """Returns the answer that one of `events.WITH_USAGE` tells of; None: no answer came, or its tokens are not known."""
+    told = payload_as(AttemptFailedPayload, payload)  # `LLM_CALL` has these fields, too
+    usage = told.get("usage")
+    if usage is None:
+        return None
+    return BilledAnswer(told["provider_id"], told["model_id"], Usage(**usage), entry_type == events.LLM_CALL)
 
 
 class UnansweredCall:
@@ -83,7 +105,7 @@ def started_fields(attempt: Attempt) -> AttemptStartedPayload:
 
 def failed_fields(attempt: Attempt) -> AttemptFailedPayload:
     """The fields of `ATTEMPT_FAILED`, besides those that all payloads carry and the `detail`, which may quote the provider."""
-    return {
+    fields: AttemptFailedPayload = {
         "call": attempt.call,
         "attempt": attempt.attempt,
         "provider_id": attempt.provider_id,
@@ -92,3 +114,6 @@ def failed_fields(attempt: Attempt) -> AttemptFailedPayload:
         "reason": attempt.reason,
         "output_begun": attempt.output_begun,
     }
+    if attempt.usage is not None:
+        fields["usage"] = attempt.usage.as_mapping()
+    return fields

@@ -73,6 +73,8 @@ HO3_QUARANTINED: Final = "HO3_QUARANTINED"
 
 OF_MODEL_CALLS: Final = (ATTEMPT_STARTED, ATTEMPT_FAILED, LLM_CALL)
 """The entries of HO1m about a model call. Every call that went out has at least one, unless the process ended first."""
+WITH_USAGE: Final = (ATTEMPT_FAILED, LLM_CALL)
+"""Those that may tell of an answer, and of the tokens that it used."""
 
 OF_NO_SESSION: Final = frozenset((SUBJECT_ERASED, SIGNER_DECLARED, SEALING_CHANGED, SOURCE_RECORDED))
 """Entries of HO2m that belong to no session. Another program's entry without a session may belong to the one that is read."""

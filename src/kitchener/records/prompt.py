@@ -208,6 +208,10 @@ class Attempt(NamedTuple):
     """The failure in words, which may quote the provider; None: it started."""
     output_begun: bool = False
     """Whether it had streamed text before it failed."""
+    usage: Usage | None = None
+    """The tokens of an answer that came but could not be used; None: none came, they are not known, or it started."""
+    max_tokens: int = 0
+    """Most output tokens, of an attempt that started; 0 where it was read from a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

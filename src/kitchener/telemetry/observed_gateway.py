@@ -10,10 +10,12 @@ from typing import Final
 from opentelemetry.trace import SpanKind
 
 from kitchener.config import LimitsConfig, RouterConfig
+from kitchener.errors import ProviderError
 from kitchener.gateway import LLMGateway
 from kitchener.gateway.attempts import Attempts, PlannedAttempt
 from kitchener.gateway.providers.trace_headers import TRACE_HEADERS, trace_lines
 from kitchener.lanes.envelope import Outlet
+from kitchener.model_usage import Usage
 from kitchener.records.prompt import RULES_PROVIDER, PromptRequest, PromptResponse, Provider, StreamRestart, TextPiece
 from kitchener.telemetry import names
 from kitchener.telemetry.captured_content import attribute_json, content_of, finish_reason_of
@@ -57,24 +59,29 @@ class ObservedGateway(LLMGateway):
                     response = reply
                     self._answered(call, reply)
                 return reply
+            except ProviderError as error:
+                if error.usage is not None:
+                    self._used(call, error.usage)
+                raise
             finally:
                 attempts.outlet = outlet
                 self._tell_content(call, known, request, response)
 
     def _answered(self, call: OpenSpan, response: PromptResponse) -> None:
-        usage, tokens, model = response.usage, self._tracing.instruments.tokens, self._model_of(response)
-        known: dict[str, AttributeValue] = {
-            names.RESPONSE_MODEL: model,
-            names.FINISH_REASONS: [finish_reason_of(response)],
-            names.INPUT_TOKENS: usage.input_tokens,
-            names.OUTPUT_TOKENS: usage.output_tokens,
-        }
+        model = self._model_of(response)
+        call.note({names.RESPONSE_MODEL: model, names.FINISH_REASONS: [finish_reason_of(response)]})
+        call.label(names.RESPONSE_MODEL, model)
+        self._used(call, response.usage)
+
+    def _used(self, call: OpenSpan, usage: Usage) -> None:
+        """Adds the tokens of an answer, usable or not."""
+        tokens = self._tracing.instruments.tokens
+        known: dict[str, AttributeValue] = {names.INPUT_TOKENS: usage.input_tokens, names.OUTPUT_TOKENS: usage.output_tokens}
         if usage.cached_tokens:
             known[names.CACHE_READ_TOKENS] = usage.cached_tokens
         if usage.cache_write_tokens:
             known[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
         call.note(known)
-        call.label(names.RESPONSE_MODEL, model)
         call.measure(tokens, usage.input_tokens, {names.TOKEN_TYPE: "input"})
         call.measure(tokens, usage.output_tokens, {names.TOKEN_TYPE: "output"})
 

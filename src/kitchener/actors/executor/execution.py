@@ -261,6 +261,8 @@ class Execution:
             self._attempt = attempt
             return
         self._attempt = None
+        if attempt.usage is not None:
+            self.tally.add_unusable(attempt.usage)
         failed = failed_fields(attempt)
         if attempt.detail is not None:
             failed["detail"] = storable(attempt.detail)

@@ -4,6 +4,7 @@ This module records nothing and makes no calls. Explained in `docs/work-orders.m
 """
 
 from kitchener.actors.executor.shown_results import ShownResult
+from kitchener.model_usage import Usage
 from kitchener.records.prompt import CUT_SHORT, RULES_MODEL, PromptResponse
 from kitchener.records.tokens import BYTES_PER_TOKEN, tokens_of_bytes
 from kitchener.records.work_order import NO_COST, Constraints, Cost
@@ -49,14 +50,23 @@ class CostTally:
         """Adds what an answered call has used. An answer of the rules counts as no model call."""
         usage, self.is_cut = response.usage, response.finish_reason in CUT_SHORT
         self.llm_calls += response.model_id != RULES_MODEL
-        self._input_tokens += usage.input_tokens
-        self._output_tokens += usage.output_tokens
-        cached = 0
-        if self._limits.reply_reserve is not None and usage.cached_tokens is not None:
-            cached = min(usage.cached_tokens, usage.input_tokens)
-            self._cached_tokens += cached
+        cached = self._add_tokens(usage)
         self._window_tokens = usage.input_tokens + usage.output_tokens  # what the next call begins with
         self._fresh_tokens = self._window_tokens - cached
+
+    def add_unusable(self, usage: Usage) -> None:
+        """Adds the tokens of an answer that cannot be used. It counts as no model call."""
+        self._add_tokens(usage)
+
+    def _add_tokens(self, usage: Usage) -> int:
+        """Adds the tokens of an answer. Returns how many of them the budget does not count, because a cache served them."""
+        self._input_tokens += usage.input_tokens
+        self._output_tokens += usage.output_tokens
+        if self._limits.reply_reserve is None or usage.cached_tokens is None:
+            return 0
+        cached = min(usage.cached_tokens, usage.input_tokens)
+        self._cached_tokens += cached
+        return cached
 
     def add_tool(self, tool_id: str) -> None:
         """Counts a tool call that starts."""

@@ -55,11 +55,11 @@ def checked_response(
     text, tool_uses, usage, finish_reason, served_model = answer
     if not text and not tool_uses:
         if finish_reason == "content_filter":
-            raise ProviderError(provider_id, "refused", "the provider's content filter stopped the answer")
+            raise ProviderError(provider_id, "refused", "the provider's content filter stopped the answer", usage=usage)
         if finish_reason == "length":
             told = f"the answer has no text within max_tokens = {request.max_tokens:,}; a model that thinks needs more"
-            raise ProviderError(provider_id, "empty", told, only_thoughts=True)
-        raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {finish_reason!r})")
+            raise ProviderError(provider_id, "empty", told, only_thoughts=True, usage=usage)
+        raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {finish_reason!r})", usage=usage)
     if finish_reason == "length" and tool_uses and tool_uses[-1].problem is not None:
         limit = f"max_tokens = {request.max_tokens:,}"
         told = f"the answer ended within these arguments, at {limit}; call the tool again with shorter ones"

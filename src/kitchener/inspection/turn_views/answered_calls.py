@@ -12,7 +12,7 @@ from kitchener.ledger import LedgerReader, StoredEntry
 from kitchener.ledger.format.imported import ImportedEntry
 from kitchener.model_usage import UsageMapping
 from kitchener.records import events
-from kitchener.records.attempt_record import UnansweredCall
+from kitchener.records.attempt_record import BilledAnswer, UnansweredCall, billed_answer
 from kitchener.records.entries import ModelCallPayload, NestedTurn, ToolCallPayload, TurnStartedPayload, payload_as
 
 
@@ -42,6 +42,8 @@ class TurnCalls(NamedTuple):
     """The answered model calls, in order."""
     waited_for: str = ""
     """The attempts of the newest model call, if no model answered that."""
+    billed: tuple[BilledAnswer, ...] = ()
+    """The answers whose tokens are on record, and those of failed attempts with them."""
     nested_turns: tuple[NestedTurn, ...] = ()
     """Turns that its tools ran in other sessions."""
 
@@ -55,7 +57,7 @@ async def read_answered_calls(paths: LedgerPaths, agent_class: str, session: Seq
         session: the entries of its session in the supervisor's ledger
         turn_id: the turn
     """
-    calls, newest, nested = list[AnsweredCall](), UnansweredCall(), list[NestedTurn]()
+    calls, billed, newest, nested = list[AnsweredCall](), list[BilledAnswer](), UnansweredCall(), list[NestedTurn]()
     async with paths.reader(agent_class, "ho1m") as ho1m:
         if ho1m is None:
             return TurnCalls()
@@ -64,9 +66,11 @@ async def read_answered_calls(paths: LedgerPaths, agent_class: str, session: Seq
                 nested += payload_as(ToolCallPayload, each.payload).get("nested_turns", ())
                 continue
             newest.take(each.entity_id, each.entry_type, each.payload)
+            if (answer := billed_answer(each.entry_type, each.payload)) is not None:
+                billed.append(answer)
             if each.entry_type == events.LLM_CALL:
                 calls.append(AnsweredCall(each.entity_id, payload_as(ModelCallPayload, each.payload)))
-    return TurnCalls(tuple(calls), newest.words, tuple(nested))
+    return TurnCalls(tuple(calls), newest.words, tuple(billed), tuple(nested))
 
 
 async def read_work(ho1m: LedgerReader, session: Sequence[StoredEntry], turn_id: str) -> list[StoredEntry]:
@@ -100,9 +104,9 @@ def _stood_at(started: StoredEntry, ledger_id: str) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def spent_on(calls: Sequence[AnsweredCall], prices: dict[str, ModelPrice]) -> Spending:
-    """What model calls used, as providers counted it."""
+def spent_on(answers: Sequence[BilledAnswer], prices: dict[str, ModelPrice]) -> Spending:
+    """What answers used, as providers counted it."""
     found = Spending()
-    for each in calls:
-        found.add(each.recorded, prices)
+    for each in answers:
+        found.add(each, prices)
     return found

@@ -178,7 +178,7 @@ async def _read_turn(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnVi
     recorded = RecordedLists(decided)
     view = await _viewed(paths, past, past.entries[begun], cut, decided, recorded)
     calls = await read_answered_calls(paths, past.agent_class, past.entries, turn_id)
-    spent = spent_on(calls.answered, paths.config.router.prices)
+    spent = spent_on(calls.billed, paths.config.router.prices)
     spent.nested_turns += calls.nested_turns
     breaks = await read_turn_breaks(paths, past, turn_id, decided, recorded)
     approvals = approvals_of(past.entries).get(turn_id, view.approvals)

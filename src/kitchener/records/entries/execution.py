@@ -72,6 +72,8 @@ class AttemptFailedPayload(AttemptStartedPayload):
     output_begun: bool
     """Whether text had been streamed before it failed."""
     detail: NotRequired[SealedText]
+    usage: NotRequired[UsageMapping]
+    """The tokens of an answer that could not be used; absent: no answer came, or its tokens are not known."""
 
 
 class ModelCallPayload(CommonPayload):

@@ -10,9 +10,8 @@ from typing import Final
 from kitchener.config import ModelPrice
 from kitchener.gateway.spending_limits import NOTHING, Spent, spent_by_call
 from kitchener.ledger import Ledgers
-from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.entries import ModelCallPayload, payload_as
+from kitchener.records.attempt_record import billed_answer
 from kitchener.records.index_keys import subject_index_key
 
 _FIRST_LOOK: Final = 64
@@ -31,11 +30,10 @@ async def spent_since(ledgers: Ledgers, subject_id: str, since: datetime, prices
     start = since.isoformat(timespec="seconds").replace("+00:00", "")  # shorter than times in ledgers: sorts first
     total = NOTHING
     for session_id in await _sessions_since(ledgers, subject_id, start):
-        async for entry in ledgers.ho1m.read(session_id=session_id, entry_type=events.LLM_CALL):
-            if entry.timestamp < start:
-                continue
-            call = payload_as(ModelCallPayload, entry.payload)
-            total = total.plus(spent_by_call(prices, call["provider_id"], call["model_id"], Usage(**call["usage"])))
+        async for entry in ledgers.ho1m.read(session_id=session_id, entry_type=events.WITH_USAGE):
+            answer = billed_answer(entry.entry_type, entry.payload) if entry.timestamp >= start else None
+            if answer is not None:
+                total = total.plus(spent_by_call(prices, answer.provider_id, answer.model_id, answer.usage))
     return total
 
 

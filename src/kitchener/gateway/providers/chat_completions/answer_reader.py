@@ -230,27 +230,36 @@ class AnswerReader:
             UnusableAnswer: it was cut off, or its tool requests are unusable
         """
         if not self._has_choice:
-            raise ProviderError(self._provider_id, "empty", "the answer holds no choices")
+            raise ProviderError(self._provider_id, "empty", "the answer holds no choices", usage=self.told_usage)
         if self._finish is None and not is_whole:
             told = "the stream ended without a finish reason or an end mark, so the answer may be cut off"
             raise UnusableAnswer("malformed", told)
         text = answer_text((self._thoughts.cut_unopened("".join(self._texts)),), self._redaction)
         if self._refusals and not text and not self._calls:
-            raise ProviderError(self._provider_id, "refused", redacted_line("".join(self._refusals), self._redaction))
-        tool_uses = self._tool_uses()
-        counted = self._usage or Usage(0, 0)
-        if not counted.input_tokens or not counted.output_tokens:
-            calls = chain.from_iterable((call.name, call.argument_text) for call in self._calls)
-            received = chain((text,), self._thoughts.texts, *self._sent_thoughts.values(), calls)
-            counted = completed_usage(counted, self._request, "".join(received))
+            told = redacted_line("".join(self._refusals), self._redaction)
+            raise ProviderError(self._provider_id, "refused", told, usage=self._counted(self._refusals))
         read = ReadAnswer(
             text=text,
-            tool_uses=tool_uses,
-            usage=counted,
+            tool_uses=self._tool_uses(),
+            usage=self._counted((text,)),
             finish_reason=_FINISH_REASONS.get((self._finish or "stop").lower(), "other"),
             served_model=self._model,
         )
         return checked_response(read, self._request, self._provider_id, self._asked, self._redaction)
+
+    @property
+    def told_usage(self) -> Usage | None:
+        """The tokens of the answer as far as the server has told them; None: it has not."""
+        return self._usage
+
+    def _counted(self, texts: Iterable[str]) -> Usage:
+        """The tokens of the whole answer, with these texts. What the server does not count is estimated."""
+        counted = self._usage or Usage(0, 0)
+        if counted.input_tokens and counted.output_tokens:
+            return counted
+        calls = chain.from_iterable((call.name, call.argument_text) for call in self._calls)
+        received = chain(texts, self._thoughts.texts, *self._sent_thoughts.values(), calls)
+        return completed_usage(counted, self._request, "".join(received))
 
     def _take_end(self, answer: dict[str, object], choice: dict[str, object], finish: str) -> None:
         """Takes why the answer ended, which comes last, and what some servers tell only there."""
@@ -351,7 +360,7 @@ class AnswerReader:
         """Returns the error that an answer with status 200 reports, as gateways in front of models do."""
         status = status_in(error)
         detail = redacted_line(told_by(status, error), self._redaction)
-        return ProviderError(self._provider_id, reason_of(status, error), detail, status=status)
+        return ProviderError(self._provider_id, reason_of(status, error), detail, status=status, usage=self._usage)
 
 
 class _Thoughts:

@@ -41,6 +41,7 @@ from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
 from kitchener.logs import get_logger
+from kitchener.model_usage import Usage
 from kitchener.records.prompt import NO_TOOL_CHOICE, PromptRequest, PromptResponse, TextPiece
 
 AFTER_END_S: Final = 0.5
@@ -162,7 +163,7 @@ class ChatEndpoint:
             return self._learned(request, reader.response(is_whole=True))
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
             with Hiding(error, self._redaction) as cause:
-                raise self._failure(error) from cause
+                raise self._failure(error, reader.told_usage) from cause
 
     async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
         """Yields the text of the answer to one request in pieces, then the whole response.
@@ -193,7 +194,7 @@ class ChatEndpoint:
             yield self._learned(request, reader.response(is_whole=is_whole))
         except (UnusableAnswer, StatusError, *TRANSPORT_ERRORS) as error:
             with Hiding(error, self._redaction) as cause:
-                raise self._failure(error) from cause
+                raise self._failure(error, reader.told_usage) from cause
 
     def _reader(self, request: PromptRequest) -> AnswerReader:
         asked = request.model_id or self._model_id
@@ -234,9 +235,10 @@ class ChatEndpoint:
         """Optional fields that no request has from the start."""
         return self._refused.always
 
-    def _failure(self, error: Exception) -> ProviderError:
+    def _failure(self, error: Exception, usage: Usage | None) -> ProviderError:
+        """An error as our own, with the tokens of an answer that came."""
         if isinstance(error, UnusableAnswer):
-            return ProviderError(self._provider_id, error.reason, self._redaction.text(error.detail))
+            return ProviderError(self._provider_id, error.reason, self._redaction.text(error.detail), usage=usage)
         if isinstance(error, StatusError):
             return ProviderError(
                 self._provider_id,
@@ -245,7 +247,9 @@ class ChatEndpoint:
                 status=error.status,
                 retry_after_s=error.retry_after_s,
             )
-        return connection_failure(self._provider_id, error, self._transport.url, self._redaction)
+        failure = connection_failure(self._provider_id, error, self._transport.url, self._redaction)
+        failure.usage = usage
+        return failure
 
 
 def _read(
