@@ -11,6 +11,7 @@ import pytest
 import kitchener
 from kitchener import errors
 from kitchener.errors import RETRYABLE_REASONS, KitchenerError, ProviderError, ProviderReason
+from kitchener.model_usage import Usage
 
 
 def drawn() -> dict[str, str | None]:
@@ -106,6 +107,7 @@ FACTS: dict[str, Any] = {
     "retry_after_s": 2.0,
     "output_begun": True,
     "only_thoughts": True,
+    "usage": Usage(900, 100),
     "message": "it cannot be",
     "kind": "NotOnRecord",
     "name": "photo.png",
@@ -119,6 +121,7 @@ UNSAID = {
     "retry_after_s",
     "output_begun",
     "only_thoughts",
+    "usage",
     "expected",
     "accepted",
     "kind",
