@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from tests.cli.chat.terminal import Terminal
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
 from tests.cli.shared.commands import finish, start, write_messages
+from tests.gateway.shared.fake_server import completion, fake_server
 
 
 class TestPipe:
@@ -63,6 +65,15 @@ class TestPipe:
         assert outcome.code == 1
         assert "PROVIDER: " in outcome.err
         assert "it connection" in outcome.err, "the failed attempts are named"
+
+    def test_a_reply_that_was_cut_is_told_beside_its_text_and_is_no_failure(self, cli: Cli, tmp_path: Path) -> None:
+        cut = completion("The three reasons are", finish_reason="length")
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server(cut)) as server:
+            settings = f'[router]\ndefault_provider = "it"\n[router.providers.it]\nbase_url = "{server.url}"\nmodel = "m"\n'
+            (tmp_path / "kitchener.toml").write_text(f'{settings}[agents.ADMIN]\nclassify = "rules"\n', encoding="utf-8")
+            outcome = cli("chat", stdin=b"why?\n")
+        assert (outcome.code, outcome.out) == (0, "The three reasons are\n")
+        assert ": the reply is cut at the model's limit of output tokens" in outcome.err
 
     def test_input_that_is_not_text_is_a_mistake(self, cli: Cli) -> None:
         outcome = cli("chat", stdin=b"hello\n\xff\n")

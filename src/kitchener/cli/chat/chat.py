@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.cli.chat.approval_prompt import ApprovalPrompt
-from kitchener.cli.chat.shown_turn import ShownTurn
+from kitchener.cli.chat.shown_turn import CUT, ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, Options, SessionChoice, listens
@@ -209,7 +209,7 @@ class _ChatLoop:
             result = await self.approvals.take(word)
             if result is not None:
                 shown.finish(result)
-                self._tell_error(result)
+                self._tell_problem(result)
         except ApprovalVoid as error:
             shown.break_off()
             if isinstance(error.result, TurnResult):
@@ -285,14 +285,16 @@ class _ChatLoop:
             for waiting in await self.approvals.read_new(result.session_id) if _may_wait(result) else ():
                 say(f"kitchener: a tool call waits: {self.answer_with} {waiting.approval_id}")
             self.approvals.forget()  # every line is a message
-        self._tell_error(result)
+        self._tell_problem(result)
         return result
 
-    def _tell_error(self, result: TurnResult) -> None:
-        """Shows the error of a turn that could not do what was asked."""
+    def _tell_problem(self, result: TurnResult) -> None:
+        """Shows the error of a turn that could not do what was asked, and through a pipe also that a reply was cut."""
         if result.error is not None:
             say(f"kitchener: {result.turn_id}: {result.error.kind}: {result.error.message}")
             self.exit_code = self.exit_code or NEGATIVE
+        elif result.truncated and not self.is_interactive:
+            say(f"kitchener: {result.turn_id}: the reply is {CUT}")
 
     def _count(self, result: TurnResult, seconds: float) -> None:
         self.turns += 1

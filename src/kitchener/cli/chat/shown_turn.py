@@ -20,6 +20,11 @@ from kitchener.records.turn import (
     WorkOrderPlanned,
 )
 
+CUT: Final = (
+    "cut at the model's limit of output tokens, such as max_tokens of its agent class, or its context window,"
+    " or by a content filter"
+)
+"""Why a reply is only a beginning."""
 _WIDEST: Final = 100
 """Most cells in a line of a reply, because longer lines are hard to read."""
 _PROGRESS_CELLS: Final = 60
@@ -73,8 +78,7 @@ class ShownTurn:
             self._say(result.response)
             self._end_line()
         if result.truncated:
-            limit = "the model's limit of output tokens, such as max_tokens of its agent class, or its context window"
-            print_text(f"(cut at {limit}, or by a content filter)", style="pale")
+            print_text(f"({CUT})", style="pale")
 
     def break_off(self) -> None:
         """Ends the line of a turn that failed."""
