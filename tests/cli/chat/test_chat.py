@@ -11,7 +11,14 @@ from tests.cli.chat.terminal import Terminal
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
 from tests.cli.shared.commands import finish, start, write_messages
-from tests.gateway.shared.fake_server import completion, fake_server
+from tests.gateway.shared.fake_server import completion, fake_server, hang
+
+
+def write_settings(directory: Path, address: str, of_agent: str = "") -> None:
+    """Settings of an agent that asks an endpoint for its replies only."""
+    provider = f'[router]\ndefault_provider = "it"\n[router.providers.it]\nbase_url = "{address}"\nmodel = "m"\n'
+    text = f'{provider}[agents.ADMIN]\nclassify = "rules"\n{of_agent}\n'
+    (directory / "kitchener.toml").write_text(text, encoding="utf-8")
 
 
 class TestPipe:
@@ -69,11 +76,19 @@ class TestPipe:
     def test_a_reply_that_was_cut_is_told_beside_its_text_and_is_no_failure(self, cli: Cli, tmp_path: Path) -> None:
         cut = completion("The three reasons are", finish_reason="length")
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server(cut)) as server:
-            settings = f'[router]\ndefault_provider = "it"\n[router.providers.it]\nbase_url = "{server.url}"\nmodel = "m"\n'
-            (tmp_path / "kitchener.toml").write_text(f'{settings}[agents.ADMIN]\nclassify = "rules"\n', encoding="utf-8")
+            write_settings(tmp_path, server.url)
             outcome = cli("chat", stdin=b"why?\n")
         assert (outcome.code, outcome.out) == (0, "The three reasons are\n")
         assert ": the reply is cut at the model's limit of output tokens" in outcome.err
+
+    def test_a_turn_that_passed_its_deadline_is_one_of_the_turns_of_a_chat(self, cli: Cli, tmp_path: Path) -> None:
+        """Regression: "0 turns in this chat" had tokens, where the model had classified the message."""
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server(hang())) as server:
+            write_settings(tmp_path, server.url, "turn_deadline_s = 0.3")
+            outcome = cli("chat", stdin=b"hello\n/cost\n")
+        assert outcome.code == 1
+        assert "passed its deadline" in outcome.err
+        assert outcome.out.startswith("1 turn in this chat, 1 cut off: ")
 
     def test_input_that_is_not_text_is_a_mistake(self, cli: Cli) -> None:
         outcome = cli("chat", stdin=b"hello\n\xff\n")

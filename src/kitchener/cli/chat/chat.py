@@ -33,6 +33,8 @@ from kitchener.errors import (
     RuntimeClosed,
     SessionEnded,
     SessionMismatch,
+    TurnOverloaded,
+    TurnTimeout,
     UnknownSession,
 )
 from kitchener.gateway.routing import plan_route
@@ -140,6 +142,8 @@ class _ChatLoop:
     """Completed turns."""
     cancelled: int = 0
     """Turns that Ctrl-C cancelled."""
+    cut_off: int = 0
+    """Turns that passed their deadline."""
     began: str = field(default_factory=lambda: iso_of(SystemClock().time_us()))
     """When the chat began, ISO time as ledgers write it."""
     status: StatusLine = field(default_factory=StatusLine)
@@ -234,6 +238,7 @@ class _ChatLoop:
         except (LedgerError, RuntimeClosed, UnknownSession, SessionEnded, SessionMismatch):
             raise  # no later message of this chat can succeed either
         except KitchenerError as error:
+            self.cut_off += isinstance(error, TurnTimeout | TurnOverloaded)
             say(f"kitchener: {error}")
             self.exit_code = self.exit_code or NEGATIVE
         finally:
@@ -307,11 +312,12 @@ class _ChatLoop:
         return self.approvals.overview
 
     async def _cost(self) -> str:
-        turns = counted(self.turns + self.cancelled, "turn")
-        cancelled = f", {self.cancelled} cancelled" if self.cancelled else ""
-        if self.session_id is not None and self.cancelled:  # the record of the cancelled turn may not be committed yet
+        turns = counted(self.turns + self.cancelled + self.cut_off, "turn")
+        ended = f", {self.cancelled} cancelled" if self.cancelled else ""
+        ended += f", {self.cut_off} cut off" if self.cut_off else ""
+        if self.session_id is not None and ended:  # the record of such a turn may not be committed yet
             await self.commit()
-        told = f"{turns} in this chat{cancelled}: {await self._spent(self.began)}"
+        told = f"{turns} in this chat{ended}: {await self._spent(self.began)}"
         if not self.is_continued or self.session_id is None:
             return told
         in_session = counted(await self.context.count_turns(self.session_id), "turn")
