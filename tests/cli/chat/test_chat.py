@@ -79,7 +79,12 @@ class TestPipe:
             write_settings(tmp_path, server.url)
             outcome = cli("chat", stdin=b"why?\n")
         assert (outcome.code, outcome.out) == (0, "The three reasons are\n")
-        assert ": the reply is cut at the model's limit of output tokens" in outcome.err
+        told = "the reply was cut at the model's limit of output tokens"
+        assert told in outcome.err
+        (turn,) = cli("session", "show", "last", "--json").json["turns"]
+        assert (turn["state"], turn["error"], turn["truncated"]) == ("completed", None, True)
+        assert f"\n  ! {told}" in cli("session", "show", "last").out
+        assert f"\n  completed; {told}" in cli("context", "explain", "last").out
 
     def test_a_turn_that_passed_its_deadline_is_one_of_the_turns_of_a_chat(self, cli: Cli, tmp_path: Path) -> None:
         """Regression: "0 turns in this chat" had tokens, where the model had classified the message."""

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.actors.work.plan import model_choice, tags_for
 from kitchener.cli.chat.approval_prompt import ApprovalPrompt
-from kitchener.cli.chat.shown_turn import CUT, ShownTurn
+from kitchener.cli.chat.shown_turn import ShownTurn
 from kitchener.cli.chat.slash_commands import ChatContext, ChatMemory, is_about_context
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, Options, SessionChoice, listens
@@ -40,6 +40,7 @@ from kitchener.errors import (
 from kitchener.gateway.routing import plan_route
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.spending import Spending, in_all, read_spending, used_text
+from kitchener.inspection.turn_views.turn_end import CUT
 from kitchener.plain_names import counted, shown_path
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult
@@ -299,7 +300,7 @@ class _ChatLoop:
             say(f"kitchener: {result.turn_id}: {result.error.kind}: {result.error.message}")
             self.exit_code = self.exit_code or NEGATIVE
         elif result.truncated and not self.is_interactive:
-            say(f"kitchener: {result.turn_id}: the reply is {CUT}")
+            say(f"kitchener: {result.turn_id}: the reply was {CUT}")
 
     def _count(self, result: TurnResult, seconds: float) -> None:
         self.turns += 1

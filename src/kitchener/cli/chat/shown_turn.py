@@ -8,6 +8,7 @@ from kitchener.cli.terminal.output import print_text
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.inspection.shown_text import harmless
+from kitchener.inspection.turn_views.turn_end import CUT
 from kitchener.plain_names import cut_to
 from kitchener.records.entries import WorkOrderType
 from kitchener.records.turn import (
@@ -20,11 +21,6 @@ from kitchener.records.turn import (
     WorkOrderPlanned,
 )
 
-CUT: Final = (
-    "cut at the model's limit of output tokens, such as max_tokens of its agent class, or its context window,"
-    " or by a content filter"
-)
-"""Why a reply is only a beginning."""
 _WIDEST: Final = 100
 """Most cells in a line of a reply, because longer lines are hard to read."""
 _PROGRESS_CELLS: Final = 60
