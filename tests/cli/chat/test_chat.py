@@ -312,3 +312,23 @@ def test_what_is_off_says_how_it_is_turned_on(cli: Cli, question: str, setting: 
     answer = cli("chat", stdin=f"hello\n{question}\n".encode()).out
     assert f"`{setting} = " in answer
     assert "as `kitchener init` writes it" in answer
+
+
+def test_leaving_says_that_something_is_still_learned(tmp_path: Path) -> None:
+    """Regression: a chat with a slow model ended up to ten seconds after `/quit`, without a word."""
+    memory = "ho3_enabled = true\n[memory]\ngate_count_threshold = 1\ngate_session_threshold = 1\n"
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(fake_server(completion("Fine."), hang())) as server,
+    ):
+        write_settings(tmp_path, server.url, f"{memory}[limits]\nshutdown_grace_s = 0.5")
+        terminal = Terminal(tmp_path)
+        try:
+            terminal.read_until("you> ")
+            terminal.type("find me a hotel in Oslo")
+            terminal.read_until("1 model call")
+            terminal.type("/quit")
+            terminal.read_until("(still learning from what was said, for at most 0.5 s; Ctrl-C leaves at once)")
+            assert terminal.finish() == 0
+        finally:
+            terminal.close()

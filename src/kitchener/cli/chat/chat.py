@@ -116,6 +116,10 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
             else:
                 talk.approvals.forget()
         await talk.run()
+        if talk.is_interactive and runtime.statistics()["pending_consolidations"]:
+            print_text(
+                f"(still learning from what was said, for at most {talk.grace_s:g} s; Ctrl-C leaves at once)", style="pale"
+            )
     return talk.exit_code
 
 

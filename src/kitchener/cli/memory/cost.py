@@ -150,7 +150,7 @@ class FruitlessCost(NamedTuple):
         """The figures as text."""
         tokens = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
         count = counted(self.consolidations, "consolidation")
-        return f"{count} without a result: {tokens}; `kitchener memory signals` says why"
+        return f"{count} without a result: {tokens}; `kitchener memory signals` says why any failed"
 
 
 def learning_of(entry: StoredEntry) -> Learning:
