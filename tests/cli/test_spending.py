@@ -142,7 +142,29 @@ def test_answers_that_could_not_be_used_count_and_are_named(cli: Cli, tmp_path: 
     (of_turn,) = cli("session", "show", session_id, "--json").json["turns"]
     for told in (cli("gateway", "cost", "--json").json["usage"], of_turn["usage"]):
         assert {name: told[name] for name in used} == pytest.approx(used)
-    assert (
-        "4,000 tokens in (1,000 of them from a cache), 1,510 out, 1 model call, 2 unusable answers; cost"
-        in cli("gateway", "cost").out
-    )
+    columns, row, total = cli("gateway", "cost").out.splitlines()
+    assert columns.split()[:3] == ["model", "calls", "unusable"]
+    assert row.split()[:4] == ["far/model-b", "1", "2", "4,000"]
+    assert "4,000 tokens in (1,000 of them from a cache), 1,510 out, 1 model call, 2 unusable answers; cost" in total
+
+
+def test_a_turn_without_a_usable_answer_shows_what_it_used(cli: Cli, tmp_path: Path) -> None:
+    """Regression: `session show` had no line for it, and `context explain` said that no model had answered."""
+    refused = ProviderError("far", "refused", "the provider's content filter stopped the answer", usage=Usage(450, 12))
+
+    async def talk() -> str:
+        far = ProviderConfig(kind="offline", model="model-b")
+        config = RuntimeConfig(
+            plane_root=str(tmp_path / ".kitchener"),
+            router=RouterConfig(default_provider="far", providers={"far": far}),
+            agents={"ADMIN": HO2Config(classify="rules")},
+        )
+        async with open_runtime(config, providers={"far": ScriptedProvider([refused], model_id="model-b")}) as runtime:
+            return (await runtime.supervisor("ADMIN").handle_turn("Is it so?", subject_id="ada")).session_id
+
+    session_id = anyio.run(talk)
+    used = "450 tokens in, 12 out, 0 model calls, 1 unusable answer; cost unknown"
+    shown = cli("session", "show", session_id).out
+    assert f"    {used}" in shown
+    assert f"in all: {used}" in shown
+    assert used in cli("context", "explain", "last").out

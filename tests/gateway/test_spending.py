@@ -212,12 +212,14 @@ async def test_a_model_without_a_price_is_refused_and_named(tmp_path: Path) -> N
 
 
 def test_the_check_of_settings_names_models_without_a_price() -> None:
-    provider = {"base_url": "http://127.0.0.1:1/v1", "model": "m"}
+    provider = {"base_url": "http://127.0.0.1:1/v1", "model": "qwen3-8b"}
     settings: dict[str, Any] = {"router": {"providers": {"local": provider}}, "spending": {"subject_day": 1.0}}
     ((key, problem),) = unpriced_models(RuntimeConfig.model_validate(settings))
     assert key == "router.providers.local.model"
-    assert '[router.prices."m"]' in problem
-    for harmless in ({"spending": {"subject_day_tokens": 5}}, {"router": {**settings["router"], "prices": {"local/m": PRICE}}}):
+    assert problem.startswith("'qwen3-8b' has no price")
+    assert '[router.prices."qwen3-8b"]' in problem
+    priced_router = {**settings["router"], "prices": {"local/qwen3-8b": PRICE}}
+    for harmless in ({"spending": {"subject_day_tokens": 5}}, {"router": priced_router}):
         assert list(unpriced_models(RuntimeConfig.model_validate({**settings, **harmless}))) == []
 
 

@@ -122,7 +122,9 @@ def test_tool_requests_do_not_make_a_model_one_that_thinks() -> None:
 
 async def test_without_room_an_answer_of_nothing_but_thoughts_says_what_a_model_needs() -> None:
     async with asked(thinking(500), thinking_tokens=0, max_retries=1) as (gateway, server):
-        with pytest.raises(ProviderError, match=r"no text within max_tokens = 100; a model that thinks needs more") as caught:
+        with pytest.raises(
+            ProviderError, match=r"no text within max_tokens = 100; a model that thinks needs more \(`thinking_tokens`\)"
+        ) as caught:
             await gateway.complete(ask(max_tokens=100), on_attempt=Told())
     assert caught.value.reason == "empty"
     assert asked_for(server) == [100, 100]

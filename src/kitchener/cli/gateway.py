@@ -122,7 +122,8 @@ def cost(
             models = [{"provider_id": who, "model_id": model, **each.as_json()} for (who, model), each in found.items()]
             print_json({"agent_class": agent_class, "session_id": session, "usage": total.as_json(), "models": models})
             return OK
-        print_table(("model", "calls", "tokens in", "cached", "tokens out", "cost"), map(_cost_row, found.items()))
+        unusable = ("unusable",) if total.unusable_answers else ()
+        print_table(("model", "calls", *unusable, "tokens in", "cached", "tokens out", "cost"), map(_cost_row, found.items()))
         print_text(f"in all: {total.text()}")
         return OK
 
@@ -134,6 +135,7 @@ def _cost_row(found: tuple[tuple[str, str], Spending]) -> dict[str, object]:
     return {
         "model": f"{provider_id}/{model_id}",
         "calls": spent.llm_calls,
+        "unusable": spent.unusable_answers,
         "tokens in": spent.input_tokens,
         "cached": f"{100 * spent.cached_tokens / max(1, spent.input_tokens):.0f} %",
         "tokens out": spent.output_tokens,

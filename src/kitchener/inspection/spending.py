@@ -46,6 +46,11 @@ class Spending:
         """The cost of all answers; None: the price of one of them is unknown."""
         return None if self.unpriced else self.known_cost
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether a model answered, usably or not."""
+        return bool(self.llm_calls or self.unusable_answers)
+
     def add(self, answer: BilledAnswer, prices: dict[str, ModelPrice]) -> None:
         """Adds an answer."""
         usage, model = answer.usage, answer.model_id

@@ -256,7 +256,7 @@ def unpriced_models(config: RuntimeConfig) -> Iterator[tuple[str, str]]:
     for name, provider in config.router.providers.items():
         model = provider.model
         if not provider.is_built_in and model is not None and price_of(config.router.prices, name, model) is None:
-            what = f'{described_name(model)} has no price, so [spending] refuses its calls; set [router.prices."{model}"]'
+            what = f'{model!r} has no price, so [spending] refuses its calls; set [router.prices."{model}"]'
             yield dotted_key(("router", "providers", name, "model")), what
 
 

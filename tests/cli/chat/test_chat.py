@@ -5,11 +5,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from tests.cli.chat.terminal import Terminal
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
 from tests.cli.shared.commands import finish, start, write_messages
+from tests.gateway.shared.fake_server import completion, fake_server, hang
+
+
+def write_settings(directory: Path, address: str, of_agent: str = "") -> None:
+    """Settings of an agent that asks an endpoint for its replies only."""
+    provider = f'[router]\ndefault_provider = "it"\n[router.providers.it]\nbase_url = "{address}"\nmodel = "m"\n'
+    text = f'{provider}[agents.ADMIN]\nclassify = "rules"\n{of_agent}\n'
+    (directory / "kitchener.toml").write_text(text, encoding="utf-8")
 
 
 class TestPipe:
@@ -63,6 +72,28 @@ class TestPipe:
         assert outcome.code == 1
         assert "PROVIDER: " in outcome.err
         assert "it connection" in outcome.err, "the failed attempts are named"
+
+    def test_a_reply_that_was_cut_is_told_beside_its_text_and_is_no_failure(self, cli: Cli, tmp_path: Path) -> None:
+        cut = completion("The three reasons are", finish_reason="length")
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server(cut)) as server:
+            write_settings(tmp_path, server.url)
+            outcome = cli("chat", stdin=b"why?\n")
+        assert (outcome.code, outcome.out) == (0, "The three reasons are\n")
+        told = "the reply was cut at the model's limit of output tokens"
+        assert told in outcome.err
+        (turn,) = cli("session", "show", "last", "--json").json["turns"]
+        assert (turn["state"], turn["error"], turn["truncated"]) == ("completed", None, True)
+        assert f"\n  ! {told}" in cli("session", "show", "last").out
+        assert f"\n  completed; {told}" in cli("context", "explain", "last").out
+
+    def test_a_turn_that_passed_its_deadline_is_one_of_the_turns_of_a_chat(self, cli: Cli, tmp_path: Path) -> None:
+        """Regression: "0 turns in this chat" had tokens, where the model had classified the message."""
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server(hang())) as server:
+            write_settings(tmp_path, server.url, "turn_deadline_s = 0.3")
+            outcome = cli("chat", stdin=b"hello\n/cost\n")
+        assert outcome.code == 1
+        assert "passed its deadline" in outcome.err
+        assert outcome.out.startswith("1 turn in this chat, 1 cut off: ")
 
     def test_input_that_is_not_text_is_a_mistake(self, cli: Cli) -> None:
         outcome = cli("chat", stdin=b"hello\n\xff\n")
@@ -281,3 +312,23 @@ def test_what_is_off_says_how_it_is_turned_on(cli: Cli, question: str, setting: 
     answer = cli("chat", stdin=f"hello\n{question}\n".encode()).out
     assert f"`{setting} = " in answer
     assert "as `kitchener init` writes it" in answer
+
+
+def test_leaving_says_that_something_is_still_learned(tmp_path: Path) -> None:
+    """Regression: a chat with a slow model ended up to ten seconds after `/quit`, without a word."""
+    memory = "ho3_enabled = true\n[memory]\ngate_count_threshold = 1\ngate_session_threshold = 1\n"
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(fake_server(completion("Fine."), hang())) as server,
+    ):
+        write_settings(tmp_path, server.url, f"{memory}[limits]\nshutdown_grace_s = 0.5")
+        terminal = Terminal(tmp_path)
+        try:
+            terminal.read_until("you> ")
+            terminal.type("find me a hotel in Oslo")
+            terminal.read_until("1 model call")
+            terminal.type("/quit")
+            terminal.read_until("(still learning from what was said, for at most 0.5 s; Ctrl-C leaves at once)")
+            assert terminal.finish() == 0
+        finally:
+            terminal.close()

@@ -70,8 +70,8 @@ def test_a_missing_permission_names_the_file_and_what_to_do() -> None:
     assert file_problem(OSError(errno.EIO, "Input/output error", b"b")) == "b: Input/output error"
 
 
-def _settings(address: str) -> str:
-    provider = f'[router.providers.it]\nbase_url = "{address}"\nmodel = "m"'
+def _settings(address: str, model: str = "m") -> str:
+    provider = f'[router.providers.it]\nbase_url = "{address}"\nmodel = "{model}"'
     return f'[router]\ndefault_provider = "it"\n{provider}\n'
 
 
@@ -167,6 +167,16 @@ def test_a_probe_tells_the_context_window(cli: Cli, tmp_path: Path, found: dict[
     (told,) = [each for each in outcome.json["findings"] if each["what"] == "window it"]
     assert (outcome.code, told["state"]) == (0, state)
     assert detail in told["detail"]
+
+
+def test_the_context_window_names_the_model_as_the_provider_spells_it(cli: Cli, tmp_path: Path) -> None:
+    """Regression: most names were "a text of 13 characters", as if they could be keys."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_server()) as server:
+        server.respond = _answers(v1_models={"data": [{"id": "Qwen/Qwen3-8B", "max_model_len": 32_768}]})
+        (tmp_path / "kitchener.toml").write_text(_settings(server.url, "Qwen/Qwen3-8B"), encoding="utf-8")
+        outcome = cli("doctor", "--probe", "--json")
+    (told,) = [each for each in outcome.json["findings"] if each["what"] == "window it"]
+    assert told["detail"] == "'Qwen/Qwen3-8B' takes 32,768 tokens a call"
 
 
 def test_a_model_that_thinks_for_all_of_a_probe_answers(cli: Cli, tmp_path: Path) -> None:

@@ -62,6 +62,16 @@ def test_an_aborted_turn_names_its_last_failed_attempts_wherever_it_is_shown(cli
     assert (shown["state"], shown["waited_for"]) == ("aborted: timeout", view["waited_for"])
 
 
+@pytest.mark.parametrize("shown", [["--prompt"], ["--html", "--out", "turn.html"]])
+def test_the_requests_of_an_aborted_turn_are_shown_without_an_error_in_the_log(
+    cli: Cli, late: str, shown: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: "executor failed … error=Diverged at tape.py", where nothing had failed."""
+    caplog.clear()
+    assert cli("context", "explain", late, *shown).code == 0
+    assert caplog.text == ""
+
+
 def test_why_explains_the_newest_turn_also_if_it_failed(cli: Cli, late: str) -> None:
     """Regression: it explained the reply before, as if that were the answer."""
     session_id = f"SES-{late.split('-')[1]}"

@@ -1,6 +1,7 @@
 """`kitchener memory cost`, and the cost in `memory explain`: docs/commands.md."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,14 @@ class Model(ScriptedProvider):
         return {"response_text": f"echo: {request.variables['user_message']}"}
 
 
-async def teach(root: Path, keyring: str | None = None) -> None:
-    """Ada's first message is learned from, at the second attempt; two later messages are answered with the line."""
+async def teach(root: Path, keyring: str | None = None, gates: int = 1) -> None:
+    """Ada's first messages are learned from, at the second attempt; two later messages are answered with the line.
+
+    Args:
+        root: where
+        keyring: the path of the keys
+        gates: 2: a second message opens the gate anew before the second attempt
+    """
     config = RuntimeConfig(
         plane_root=str(root),
         ledger=LedgerConfig(durability="none", keyring=keyring),
@@ -58,6 +65,8 @@ async def teach(root: Path, keyring: str | None = None) -> None:
         supervisor = runtime.supervisor()
         result = await supervisor.handle_turn("one", subject_id="ada")
         failed = await supervisor.run_consolidation(result.consolidation_candidates)
+        if gates == 2:
+            result = await supervisor.handle_turn("one more", subject_id="ada")
         done = await supervisor.run_consolidation(result.consolidation_candidates)
         assert [wo.state for wo in (*failed, *done)] == ["failed", "completed"]
         for message in ("two", "three"):
@@ -82,6 +91,16 @@ def test_what_a_line_cost_is_what_its_calls_and_its_consolidations_took(cli: Cli
     told = cli("memory", "explain", line["artifact_id"], "--subject", "ada").out
     assert f"cost: shown {LINE_TOKENS} tokens in 2 model calls: {2 * LINE_TOKENS} tokens (estimated); learned with" in told
     assert told.endswith("in 2 consolidations\n")
+
+
+def test_an_attempt_that_failed_before_a_later_one_learned_counts_once(cli: Cli, tmp_path: Path) -> None:
+    """Regression: where the gate opened anew, both were "without a result", too, and their tokens in two sums."""
+    anyio.run(partial(teach, tmp_path / ".kitchener", gates=2))
+    (line,) = lines(cli)
+    assert line["consolidations"] == 2
+    found = cli("memory", "cost", "--json").json
+    assert found["without_result"] == {"consolidations": 0, "input_tokens": 0, "output_tokens": 0}
+    assert "without a result" not in cli("memory", "cost").out
 
 
 def test_the_table_has_every_subjects_lines_and_the_most_expensive_first(taught: Cli) -> None:

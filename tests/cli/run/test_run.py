@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from kitchener.cli.run.run import speed_text
 from tests.cli.conftest import Cli
 from tests.cli.memory.gates import ASK, Gate
 from tests.cli.shared.commands import finish, read_lines, start, write_messages
@@ -325,3 +326,11 @@ def test_results_that_are_larger_than_memory_buffers_keep_their_order(cli: Cli, 
             payload = line["entry"]["payload"]
             stored[payload["turn_id"]] = payload["user_message"]
     assert [stored[each["turn_id"]] for each in results] == [text for _, text in messages]
+
+
+@pytest.mark.parametrize(
+    ("turns_per_s", "told"), [(0.1324, "0.13"), (2.96, "3"), (9.44, "9.4"), (41.7, "42"), (1234.5, "1,234")]
+)
+def test_the_speed_of_a_slow_model_is_not_nothing(turns_per_s: float, told: str) -> None:
+    """Regression: "4 turns in 30.2 s (0 a second)"."""
+    assert speed_text(turns_per_s) == told

@@ -33,11 +33,14 @@ from kitchener.errors import (
     RuntimeClosed,
     SessionEnded,
     SessionMismatch,
+    TurnOverloaded,
+    TurnTimeout,
     UnknownSession,
 )
 from kitchener.gateway.routing import plan_route
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.spending import Spending, in_all, read_spending, used_text
+from kitchener.inspection.turn_views.turn_end import CUT
 from kitchener.plain_names import counted, shown_path
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnCompleted, TurnResult
@@ -113,6 +116,10 @@ async def _chat(options: Options, session_id: str | None, subject_id: str | None
             else:
                 talk.approvals.forget()
         await talk.run()
+        if talk.is_interactive and runtime.statistics()["pending_consolidations"]:
+            print_text(
+                f"(still learning from what was said, for at most {talk.grace_s:g} s; Ctrl-C leaves at once)", style="pale"
+            )
     return talk.exit_code
 
 
@@ -140,6 +147,8 @@ class _ChatLoop:
     """Completed turns."""
     cancelled: int = 0
     """Turns that Ctrl-C cancelled."""
+    cut_off: int = 0
+    """Turns that passed their deadline."""
     began: str = field(default_factory=lambda: iso_of(SystemClock().time_us()))
     """When the chat began, ISO time as ledgers write it."""
     status: StatusLine = field(default_factory=StatusLine)
@@ -209,7 +218,7 @@ class _ChatLoop:
             result = await self.approvals.take(word)
             if result is not None:
                 shown.finish(result)
-                self._tell_error(result)
+                self._tell_problem(result)
         except ApprovalVoid as error:
             shown.break_off()
             if isinstance(error.result, TurnResult):
@@ -234,6 +243,7 @@ class _ChatLoop:
         except (LedgerError, RuntimeClosed, UnknownSession, SessionEnded, SessionMismatch):
             raise  # no later message of this chat can succeed either
         except KitchenerError as error:
+            self.cut_off += isinstance(error, TurnTimeout | TurnOverloaded)
             say(f"kitchener: {error}")
             self.exit_code = self.exit_code or NEGATIVE
         finally:
@@ -285,14 +295,16 @@ class _ChatLoop:
             for waiting in await self.approvals.read_new(result.session_id) if _may_wait(result) else ():
                 say(f"kitchener: a tool call waits: {self.answer_with} {waiting.approval_id}")
             self.approvals.forget()  # every line is a message
-        self._tell_error(result)
+        self._tell_problem(result)
         return result
 
-    def _tell_error(self, result: TurnResult) -> None:
-        """Shows the error of a turn that could not do what was asked."""
+    def _tell_problem(self, result: TurnResult) -> None:
+        """Shows the error of a turn that could not do what was asked, and through a pipe also that a reply was cut."""
         if result.error is not None:
             say(f"kitchener: {result.turn_id}: {result.error.kind}: {result.error.message}")
             self.exit_code = self.exit_code or NEGATIVE
+        elif result.truncated and not self.is_interactive:
+            say(f"kitchener: {result.turn_id}: the reply was {CUT}")
 
     def _count(self, result: TurnResult, seconds: float) -> None:
         self.turns += 1
@@ -305,11 +317,12 @@ class _ChatLoop:
         return self.approvals.overview
 
     async def _cost(self) -> str:
-        turns = counted(self.turns + self.cancelled, "turn")
-        cancelled = f", {self.cancelled} cancelled" if self.cancelled else ""
-        if self.session_id is not None and self.cancelled:  # the record of the cancelled turn may not be committed yet
+        turns = counted(self.turns + self.cancelled + self.cut_off, "turn")
+        ended = f", {self.cancelled} cancelled" if self.cancelled else ""
+        ended += f", {self.cut_off} cut off" if self.cut_off else ""
+        if self.session_id is not None and ended:  # the record of such a turn may not be committed yet
             await self.commit()
-        told = f"{turns} in this chat{cancelled}: {await self._spent(self.began)}"
+        told = f"{turns} in this chat{ended}: {await self._spent(self.began)}"
         if not self.is_continued or self.session_id is None:
             return told
         in_session = counted(await self.context.count_turns(self.session_id), "turn")

@@ -8,6 +8,7 @@ from kitchener.cli.terminal.output import print_text
 from kitchener.cli.terminal.status_line import StatusLine
 from kitchener.cli.terminal.word_wrap import WordWrap
 from kitchener.inspection.shown_text import harmless
+from kitchener.inspection.turn_views.turn_end import CUT
 from kitchener.plain_names import cut_to
 from kitchener.records.entries import WorkOrderType
 from kitchener.records.turn import (
@@ -73,8 +74,7 @@ class ShownTurn:
             self._say(result.response)
             self._end_line()
         if result.truncated:
-            limit = "the model's limit of output tokens, such as max_tokens of its agent class, or its context window"
-            print_text(f"(cut at {limit}, or by a content filter)", style="pale")
+            print_text(f"({CUT})", style="pale")
 
     def break_off(self) -> None:
         """Ends the line of a turn that failed."""

@@ -14,7 +14,7 @@ from kitchener.actors.similarity.vectors import unit_vector
 from kitchener.actors.work.plan import model_choice
 from kitchener.cancellation import failed_alone
 from kitchener.config import DEFAULT_AGENT, HO2Config, RuntimeConfig
-from kitchener.config.shown import described_key, described_name, shown_address
+from kitchener.config.shown import described_key, shown_address
 from kitchener.errors import ConfigError, KitchenerError
 from kitchener.gateway.embedding_providers.configured_provider import open_embeddings
 from kitchener.gateway.providers.chat_completions.context_window import ContextWindow
@@ -81,7 +81,7 @@ def look_at_window(config: RuntimeConfig, provider_id: str, model: str, window: 
         model: its name
         window: as its endpoint says
     """
-    what, told = f"window {described_key(provider_id)}", f"{described_name(model)} takes {window.tokens:,} tokens a call"
+    what, told = f"window {described_key(provider_id)}", f"{model!r} takes {window.tokens:,} tokens a call"
     classes = config.classes or {DEFAULT_AGENT: HO2Config()}
     replying = {name: agent for name, agent in classes.items() if _replies_at(config, agent) == provider_id}
     needed, agent_class = max(

@@ -18,6 +18,7 @@ from kitchener.cli.context.turn_page.turn_page import read_page
 from kitchener.cli.context.why import diff_lines, entry_lines, turn_lines
 from kitchener.cli.exits import BLOCKED, INVALID, NEGATIVE, OK
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, SessionChoice, TurnArgument, whole_number
+from kitchener.cli.terminal.log_lines import nothing_logged
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.written_files import check_output
 from kitchener.errors import CallerError, LedgerLocked
@@ -223,7 +224,9 @@ async def _explain(options: Options, turn: str, entry: str | None, is_json: bool
 
 async def _prompt(options: Options, turn: str, call: int | None, is_json: bool) -> int:
     # Turns of earlier versions are rebuilt with the tools of the present settings.
-    found = await read_prompts(turn, config=options.load_importing(reads=True).config)
+    config = options.load_importing(reads=True).config
+    with nothing_logged():  # the turn was logged when it ran; one that was cut off ends here as a failure of HO1
+        found = await read_prompts(turn, config=config)
     if is_json:
         print_json(prompts_json(found, call))
     else:

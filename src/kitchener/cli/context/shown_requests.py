@@ -17,7 +17,7 @@ from kitchener.replaying import RecordedPrompt, TurnPrompts
 
 def totals_line(spent: Spending, turn_id: str) -> str:
     """The total tokens of a turn's model calls, as text. The built-in rules are not a model."""
-    if not spent.llm_calls:
+    if not spent.has_answers:
         return "  no model answered in it"
     return f"  {spent.text()}; word for word: kitchener context explain {turn_id} --prompt"
 

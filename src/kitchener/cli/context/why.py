@@ -27,7 +27,8 @@ def head_lines(view: TurnView) -> Iterator[str]:
     yield from (f"  {line}" for line in view.spent.nested_lines())
     if view.breaks:
         yield f"  {break_text(view.breaks)}"
-    if view.end.completed is None or view.end.completed.get("error") is not None:
+    completed = view.end.completed
+    if completed is None or completed.get("error") is not None or completed.get("truncated"):
         yield f"  {view.end.words}"
     yield from (f"  {line}" for line in view.approvals.lines())
     if view.mode == "shadow":

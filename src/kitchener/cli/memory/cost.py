@@ -125,7 +125,7 @@ class WorkOrderCosts:
         )
 
     def without_result(self, learned: Iterable[Learning], namespace: str | None) -> "FruitlessCost":
-        """The cost of the consolidations from which nothing was learned.
+        """The cost of the consolidations from which nothing was learned, not even by a later attempt in the same window.
 
         Args:
             learned: the sources of all overlays
@@ -134,6 +134,7 @@ class WorkOrderCosts:
         known = set(learned)
         fruitless = [each for each in self._learned if each not in known and namespace in (None, each.namespace)]
         sessions = {session for each in fruitless for session in self._learned[each]}
+        sessions -= {session for each in known for session in self._learned.get(each, ())}  # a line's own cost has these
         spent = [tokens for session in sorted(sessions) for tokens in self._spent[session].values()]
         return FruitlessCost(len(spent), sum(tokens for tokens, _ in spent), sum(tokens for _, tokens in spent))
 
@@ -149,7 +150,7 @@ class FruitlessCost(NamedTuple):
         """The figures as text."""
         tokens = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
         count = counted(self.consolidations, "consolidation")
-        return f"{count} without a result: {tokens}; `kitchener memory signals` says why"
+        return f"{count} without a result: {tokens}; `kitchener memory signals` says why any failed"
 
 
 def learning_of(entry: StoredEntry) -> Learning:

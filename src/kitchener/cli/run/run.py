@@ -178,11 +178,16 @@ def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:
     else:
         before = f", {batch.done_before:,} done before" if batch.done_before else ""
         failed = f", {batch.failed:,} failed" if batch.failed else ""
-        print_text(f"{batch.turns:,} turns in {seconds:.1f} s ({speed:,.0f} a second){before}{failed}")
+        print_text(f"{batch.turns:,} turns in {seconds:.1f} s ({speed_text(speed)} a second){before}{failed}")
         if batch.first_failure:
             say(f"kitchener: {batch.first_failure}")
         if batch.asking:
             print_text(f"{counted(batch.asking, 'turn')} asked for approval; `kitchener approval list` shows what waits")
+
+
+def speed_text(speed: float) -> str:
+    """A number of turns, with decimals where it is small, as with a real model."""
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from kitchener.inspection.spending import Spending, in_all, read_spending
 from kitchener.inspection.turn_views.answered_calls import read_answered_calls
 from kitchener.inspection.turn_views.turn_approvals import TurnApprovals, approvals_of
 from kitchener.inspection.turn_views.turn_breaks import break_text, read_breaks
-from kitchener.inspection.turn_views.turn_end import TurnState, shown_reply, state_words
+from kitchener.inspection.turn_views.turn_end import CUT, TurnState, shown_reply, state_words
 from kitchener.ledger import StoredEntry
 from kitchener.plain_names import counted
 from kitchener.records import events
@@ -263,6 +263,7 @@ class _TurnRow:
             "intent_id": result and result.get("intent_id"),
             "degraded": result is not None and result.get("degraded", False),
             "error": result and opened(result.get("error")),
+            "truncated": result is not None and result.get("truncated", False),
             "waited_for": self.waited_for or None,
             "approvals": self.approvals.as_json(),
             "cost": result and result.get("cost_summary"),
@@ -366,16 +367,13 @@ class _History:
             for part_id, part in turn.parts.items():
                 yield f"    {part_id}  {part.described}"
             if turn.result is not None:
-                yield f"  < {self._text(shown_reply(turn.result))}"
-                if (error := turn.result.get("error")) is not None:
-                    told = opened(error)
-                    yield f"  ! {self._text(None if told is None else told['kind'] + ': ' + told['message'])}"
+                yield from self._reply_lines(turn.result)
             elif turn.waited_for:
                 yield f"  ! {turn.waited_for}"
             for each in turn.work_orders.values():
                 yield f"    {each['wo_id']}  {each['wo_type'] or '?':<10}  {_how_far(each)}{_cost(each['cost'])}"
             yield from (f"    {line}" for line in turn.approvals.lines())
-            if turn.spent.llm_calls:
+            if turn.spent.has_answers:
                 yield f"    {turn.spent.text()}"
             yield from (f"    {line}" for line in turn.spent.nested_lines())
             if turn.breaks:
@@ -383,8 +381,17 @@ class _History:
         for rejected in self.rejected:
             at, message = short_time(rejected["at"]), self._text(rejected["message"])
             yield f"\nnot run ({rejected['reason']})  {at}\n  > {message}"
-        if self.spent.llm_calls:
+        if self.spent.has_answers:
             yield f"\nin all: {self.spent.text()}"
+
+    def _reply_lines(self, result: TurnCompletedPayload) -> Iterator[str]:
+        """The reply of a turn, and what was wrong with it."""
+        yield f"  < {self._text(shown_reply(result))}"
+        if (error := result.get("error")) is not None:
+            told = opened(error)
+            yield f"  ! {self._text(None if told is None else told['kind'] + ': ' + told['message'])}"
+        if result.get("truncated"):
+            yield f"  ! the reply was {CUT}"
 
     def _text(self, value: object) -> str:
         """A message or reply, indented; if it cannot be read, the reason."""

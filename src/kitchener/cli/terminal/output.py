@@ -92,7 +92,7 @@ def show_status(text: str | None) -> None:
     if text is not None:
         line = set_cell_size(one_line(text, _STATUS_CHARS), min(len(text), shutil.get_terminal_size().columns - 1)).rstrip()
         print_text(line, end="", style="pale")
-        _status.is_shown = True
+        _status.is_shown, _status.is_in_line = True, False
 
 
 def say(text: str) -> None:
@@ -135,7 +135,7 @@ def print_json(value: object) -> None:
 
 def begin_command() -> None:
     """Forgets what an earlier command of this process has printed."""
-    _status.has_printed_json = False
+    _status.has_printed_json = _status.is_in_line = False
 
 
 def print_json_failure(kind: str, message: str) -> None:
@@ -165,10 +165,14 @@ def _escaped(text: str) -> str:
 
 
 class _Status:
-    """Tracks what was printed: whether the terminal's current line is a status line, and whether the command's value came."""
+    """Tracks what was printed."""
 
     is_shown = False
+    """Whether the terminal's current line is a status line."""
+    is_in_line = False
+    """Whether standard output ended within a line, such as one of a reply that is still written."""
     has_printed_json = False
+    """Whether the command's value came."""
 
 
 _status = _Status()
@@ -179,6 +183,11 @@ def _write(stream: TextIO, text: str) -> None:
         _status.is_shown = False
         sys.stdout.write("\r\x1b[K")
         sys.stdout.flush()
+    if stream is sys.stdout:
+        _status.is_in_line = not text.endswith("\n") if text else _status.is_in_line
+    elif _status.is_in_line and text and is_one_terminal():
+        _status.is_in_line = False
+        text = f"\n{text}"  # a log message within a line of a reply would read as a part of it
     try:
         try:
             stream.write(text)
@@ -191,6 +200,11 @@ def _write(stream: TextIO, text: str) -> None:
         # A message or a log line that cannot be written must not end a command. Later ones may be: a disk may get room again.
         if stream is sys.stdout:
             raise OutputFailed(*error.args) from error
+
+
+def is_one_terminal() -> bool:
+    """Whether standard output and standard error are both shown on a terminal."""
+    return sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def is_interactive() -> bool:

@@ -57,7 +57,10 @@ def checked_response(
         if finish_reason == "content_filter":
             raise ProviderError(provider_id, "refused", "the provider's content filter stopped the answer", usage=usage)
         if finish_reason == "length":
-            told = f"the answer has no text within max_tokens = {request.max_tokens:,}; a model that thinks needs more"
+            limit = f"max_tokens = {request.max_tokens:,}"
+            told = (
+                f"the answer has no text within {limit}; a model that thinks needs more (`thinking_tokens`), or to think less"
+            )
             raise ProviderError(provider_id, "empty", told, only_thoughts=True, usage=usage)
         raise ProviderError(provider_id, "empty", f"the answer is empty (finish reason {finish_reason!r})", usage=usage)
     if finish_reason == "length" and tool_uses and tool_uses[-1].problem is not None:

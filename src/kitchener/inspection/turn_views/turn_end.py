@@ -21,6 +21,11 @@ from kitchener.sealed_values import is_sealed
 
 _OPEN: Final = "not ended: it runs, or a crash cut it off"
 _WORDLESS: Final = "(no text)"
+CUT: Final = (
+    "cut at the model's limit of output tokens, such as max_tokens of its agent class, or its context window,"
+    " or by a content filter"
+)
+"""Why a reply is only a beginning."""
 
 TurnState = Literal["open", "completed", "aborted", "imported", "unknown"]
 """How far a turn has come. `open`: it runs, or a crash cut it off and it is not yet closed; `imported`: it is a message of an
@@ -65,7 +70,7 @@ class TurnEnd:
             state = state_words("aborted", aborted.get("reason")) if aborted is not None else _OPEN
             return f"{state}; {self.waited_for}" if self.waited_for else state
         if completed.get("error") is None:
-            return "completed"
+            return f"completed; the reply was {CUT}" if completed.get("truncated") else "completed"
         told = self.error
         return (
             f"completed with an apology: {told['kind']}: {told['message']}" if told is not None else f"completed: {UNREADABLE}"

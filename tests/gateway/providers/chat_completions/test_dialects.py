@@ -420,7 +420,7 @@ async def test_a_model_whose_thoughts_take_all_tokens_is_told_so() -> None:
     failure = await failure_of(sse(*events), streams=True)
     assert (failure.reason, failure.detail) == (
         "empty",
-        "the answer has no text within max_tokens = 100; a model that thinks needs more",
+        "the answer has no text within max_tokens = 100; a model that thinks needs more (`thinking_tokens`), or to think less",
     )
 
 

@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass
 
+from kitchener.cli.terminal.log_lines import nothing_logged
 from kitchener.errors import KitchenerError, LedgerError
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.turn_views.recorded_turn import TurnView, read_turn
@@ -66,7 +67,8 @@ async def _read(paths: LedgerPaths, preferred: str, turn_id: str) -> TurnPage:
 async def _prompts(paths: LedgerPaths, view: TurnView) -> TurnPrompts:
     agent_class = view.past.agent_class
     try:
-        return await read_prompts(view.turn_id, config=paths.config, agent_class=agent_class)
+        with nothing_logged():  # as in `context explain --prompt`
+            return await read_prompts(view.turn_id, config=paths.config, agent_class=agent_class)
     except LedgerError:
         raise
     except KitchenerError as error:  # requests of another program's session cannot be rebuilt
