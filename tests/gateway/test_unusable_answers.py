@@ -1,6 +1,6 @@
 """The tokens of answers that cannot be used count wherever those of other answers do (docs/gateway.md)."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.spending_limits import MeteredGateway, SpendingBook
 from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse
+from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
 from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
 from kitchener.telemetry import names
@@ -243,3 +243,34 @@ async def test_a_limit_books_the_room_of_a_model_that_turns_out_to_think() -> No
         with pytest.raises(ProviderError, match=r"220 are used, and this call may use 9\d\d\d more"):
             await metered.complete(ask(max_tokens=900), on_attempt=told)
     assert told.lines == ["1 started local", "1 failed local empty", "2 started local"]
+
+
+@pytest.mark.parametrize("fallback", ["offline", "cheap"])
+async def test_a_fallback_is_made_if_its_own_cost_fits(fallback: str) -> None:
+    """Regression: each retry was booked at the dearest provider of the call, even one at the free built-in model."""
+    prices = {"dear/scripted-1": ModelPrice(input_per_million=0.0, output_per_million=1_000.0), "cheap/scripted-1": PRICE}
+    dear = failure("empty", usage=Usage(10, 90))
+    cheap = PromptResponse(provider_id="cheap", model_id="scripted-1", text="Yes.", usage=Usage(10, 10))
+    gateway = gateway_of(fallbacks={"dear": (fallback,)}, dear=([dear], {"max_retries": 0}), cheap=[cheap])
+    book, told = SpendingBook(SpendingConfig(subject_day=0.11), prices, FakeClock()), Told()
+    async with gateway.open():
+        metered = MeteredGateway(gateway, gateway.candidates, book, gateway.with_thoughts)
+        assert (await metered.complete(ask(max_tokens=100), on_attempt=told)).provider_id == fallback
+    assert told.lines == ["1 started dear", "1 failed dear empty", f"2 started {fallback}"]
+
+
+async def test_a_retry_that_is_refused_says_that_text_was_shown() -> None:
+    """Only a retry withdraws it."""
+
+    class Broken(ScriptedProvider):
+        async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
+            yield TextPiece(1, "Hel")
+            raise failure("connection", usage=USED)
+
+    gateway = gateway_of(it=(Broken([]), {"backoff_initial_s": 0.001}))
+    book = SpendingBook(SpendingConfig(subject_day_tokens=1_000), {}, FakeClock())
+    async with gateway.open():
+        metered = MeteredGateway(gateway, gateway.candidates, book)
+        seen, failed = await read_until_error(metered, ask(restart_streams=True), Told())
+    assert failed is not None
+    assert (seen, failed.reason, failed.output_begun) == ([TextPiece(1, "Hel")], "spending_limit", True)
