@@ -51,7 +51,8 @@ class BilledAnswer(NamedTuple):
 
 def billed_answer(entry_type: str, payload: Mapping[str, object]) -> BilledAnswer | None:
     """Returns the answer that one of `events.WITH_USAGE` tells of; None: no answer came, or its tokens are not known."""
-    usage, provider_id, model_id = Usage.on_record(payload.get("usage")), payload.get("provider_id"), payload.get("model_id")
+    told = payload_as(AttemptFailedPayload, payload)  # `LLM_CALL` has these fields, too
+    usage, provider_id, model_id = Usage.on_record(told.get("usage")), told.get("provider_id"), told.get("model_id")
     if usage is None or not isinstance(provider_id, str) or not isinstance(model_id, str):
         return None
     return BilledAnswer(provider_id, model_id, usage, entry_type == events.LLM_CALL)
