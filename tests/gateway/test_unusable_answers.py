@@ -13,7 +13,7 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.spending_limits import MeteredGateway, SpendingBook
 from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse, TextPiece
+from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse, TextPiece
 from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
 from kitchener.telemetry import names
@@ -270,11 +270,11 @@ async def test_a_limit_books_the_room_of_a_model_that_turns_out_to_think() -> No
     assert told.lines == ["1 started local", "1 failed local empty", "2 started local"]
 
 
-@pytest.mark.parametrize("fallback", ["offline", "cheap"])
-async def test_a_fallback_is_made_if_its_own_cost_fits(fallback: str) -> None:
+@pytest.mark.parametrize(("fallback", "received"), [("offline", 200), ("cheap", 90)])
+async def test_a_fallback_is_made_if_its_own_cost_fits(fallback: str, received: int) -> None:
     """Regression: each retry was booked at the dearest provider of the call, even one at the free built-in model."""
     prices = {"dear/scripted-1": ModelPrice(input_per_million=0.0, output_per_million=1_000.0), "cheap/scripted-1": PRICE}
-    dear = failure("empty", usage=Usage(10, 90))
+    dear = failure("empty", usage=Usage(10, received))
     cheap = PromptResponse(provider_id="cheap", model_id="scripted-1", text="Yes.", usage=Usage(10, 10))
     gateway = gateway_of(fallbacks={"dear": (fallback,)}, dear=([dear], {"max_retries": 0}), cheap=[cheap])
     book, told = SpendingBook(SpendingConfig(subject_day=0.11), prices, FakeClock()), Told()
@@ -282,6 +282,28 @@ async def test_a_fallback_is_made_if_its_own_cost_fits(fallback: str) -> None:
         metered = MeteredGateway(gateway, gateway.candidates, book, gateway.with_thoughts)
         assert (await metered.complete(ask(max_tokens=100), on_attempt=told)).provider_id == fallback
     assert told.lines == ["1 started dear", "1 failed dear empty", f"2 started {fallback}"]
+
+
+@pytest.mark.parametrize(
+    ("failed", "used"),
+    [(failure("timeout"), 5), (failure("timeout", usage=USED), 1_000), (failure("empty", usage=USED), 1_000)],
+    ids=["too slow", "too slow, with counts", "unusable"],
+)
+@pytest.mark.parametrize("listener_raises", [False, True], ids=["given up", "not recorded"])
+async def test_a_failed_attempt_counts_once(failed: ProviderError, used: int, listener_raises: bool) -> None:
+    """With its counts, or with the estimated input of one that took too long; also if its listener fails."""
+
+    async def told(attempt: Attempt) -> None:
+        if attempt.state == "failed" and listener_raises:
+            raise KeyError("the ledger is full")
+
+    book = SpendingBook(SpendingConfig(subject_day_tokens=5_000), {}, FakeClock())
+    async with gateway_of(it=([failed], {"max_retries": 0})).open() as gateway:
+        metered = MeteredGateway(gateway, gateway.candidates, book)
+        with pytest.raises(KeyError if listener_raises else ProviderError):
+            await metered.complete(ask(), on_attempt=told)
+        with pytest.raises(ProviderError, match=rf" {used} are used, and"):
+            await metered.complete(ask(max_tokens=5_000), on_attempt=told)
 
 
 async def test_a_retry_that_is_refused_says_that_text_was_shown() -> None:
