@@ -1,7 +1,8 @@
 """The tokens that a model call has used, as its provider counted them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NotRequired, TypedDict
+from typing import Final, NotRequired, Self, TypedDict, cast
 
 from kitchener.plain_names import quoted
 
@@ -33,6 +34,19 @@ class Usage:
     """Input tokens that came from the provider's cache; None: the provider did not say."""
     cache_write_tokens: int | None = None
     """Input tokens that the provider wrote to its cache, which some charge more for; None: the provider did not say."""
+
+    @classmethod
+    def on_record(cls, counts: object) -> Self | None:
+        """The counts that an entry of a ledger has, which another program or a newer version may have written.
+
+        Returns None if they are not valid counts. Those that this version does not know are ignored.
+        """
+        if not isinstance(counts, Mapping):
+            return None
+        told = cast("UsageMapping", counts)
+        sent, received = told.get("input_tokens", -1), told.get("output_tokens", -1)
+        usage = cls(sent, received, told.get("cached_tokens"), told.get("cache_write_tokens"))
+        return usage if usage.problem() is None else None
 
     @property
     def new_tokens(self) -> int:

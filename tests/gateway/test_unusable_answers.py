@@ -1,6 +1,6 @@
 """The tokens of answers that cannot be used count wherever those of other answers do (docs/gateway.md)."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,17 +13,20 @@ from kitchener.errors import ProviderError
 from kitchener.gateway.spending_limits import MeteredGateway, SpendingBook
 from kitchener.model_usage import Usage
 from kitchener.records import events
-from kitchener.records.prompt import PromptRequest, PromptResponse
+from kitchener.records.prompt import Attempt, PromptRequest, PromptResponse, TextPiece
 from kitchener.records.turn import TurnResult
 from kitchener.replaying import replay_session
 from kitchener.telemetry import names
 from kitchener.testing import FakeClock, ScriptedProvider
 from tests.acceptance.stack import read_all, scripted_config
-from tests.gateway.providers.test_models import served
+from tests.gateway.providers.test_models import KINDS, served
 from tests.gateway.shared.chat_endpoints import stream_of
 from tests.gateway.shared.fake_server import Answer, completion, error
 from tests.gateway.shared.gateway_kit import Told, ask, failure, gateway_of, read_until_error
 from tests.telemetry.watch import Watch
+
+# Under trio the vendor's library leaves its own generators to the garbage collector once it has read the end of a stream.
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(openai|httpx2|httpcore2|pydantic_ai):ResourceWarning")
 
 USED: Final = Usage(900, 100)
 COUNTS: Final = {"prompt_tokens": 900, "completion_tokens": 100}
@@ -32,7 +35,8 @@ PRICE: Final = ModelPrice(input_per_million=1.0, output_per_million=10.0)
 
 def whole(message: Mapping[str, Any], finish: str = "stop") -> Answer:
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
-    return Answer(orjson.dumps({"choices": [choice], "usage": COUNTS}))
+    about = {"id": "c-1", "object": "chat.completion", "created": 1, "model": "m"}
+    return Answer(orjson.dumps({**about, "choices": [choice], "usage": {**COUNTS, "total_tokens": 1_000}}))
 
 
 def streamed(message: Mapping[str, Any], finish: str = "stop") -> Answer:
@@ -48,17 +52,28 @@ UNUSABLE: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "nothing": ("empty", {"content": ""}, "stop"),
     "filtered": ("refused", {"content": ""}, "content_filter"),
     "refusal": ("refused", {"refusal": "I must not"}, "stop"),
-    "name of a tool": ("malformed", {"tool_calls": [{"id": "1", "function": {"name": "n" * 300}}]}, "tool_calls"),
+    "name of a tool": (
+        "malformed",
+        {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "n" * 300, "arguments": ""}}]},
+        "tool_calls",
+    ),
 }
+
+
+@pytest.fixture(params=KINDS)
+def adapter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The settings of a provider: of our own adapter, or of the vendors' library."""
+    monkeypatch.setenv("A_KEY", "sk-some-key")
+    return KINDS[request.param]
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-async def test_an_attempt_says_what_its_unusable_answer_used(kind: str, streams: bool) -> None:
+async def test_an_attempt_says_what_its_unusable_answer_used(kind: str, streams: bool, adapter: dict[str, Any]) -> None:
     """Regression: nobody counted them, although the provider charges them: a model that thinks may use thousands."""
     reason, message, finish = UNUSABLE[kind]
     answer, told = (streamed if streams else whole)(message, finish), Told()
-    async with served(answer, max_retries=0, thinking_tokens=0) as (_, gateway):
+    async with served(answer, max_retries=0, thinking_tokens=0, **adapter) as (_, gateway):
         if streams:
             _, failed = await read_until_error(gateway, ask(), told)
         else:
@@ -73,7 +88,7 @@ async def test_an_attempt_says_what_its_unusable_answer_used(kind: str, streams:
 
 
 @pytest.mark.parametrize("end", ["reset", "error"])
-async def test_what_a_stream_has_told_before_it_broke_counts(end: str) -> None:
+async def test_what_a_stream_has_told_before_it_broke_counts(end: str, adapter: dict[str, Any]) -> None:
     """Some servers count in each event."""
     event = orjson.dumps({"choices": [{"index": 0, "delta": {"content": "Hel"}}], "usage": COUNTS})
     data = [event] if end == "reset" else [event, orjson.dumps({"error": {"message": "overloaded", "code": 503}})]
@@ -81,10 +96,20 @@ async def test_what_a_stream_has_told_before_it_broke_counts(end: str) -> None:
     if end == "reset":
         answer = Answer(answer.body.replace(b"data: [DONE]\n\n", b""), end="cut", content_type="text/event-stream")
     told = Told()
-    async with served(answer, max_retries=0) as (_, gateway):
+    async with served(answer, max_retries=0, **adapter) as (_, gateway):
         _, failed = await read_until_error(gateway, ask(), told)
     assert failed is not None
     assert told.attempts[-1].usage == USED
+
+
+async def test_zeros_are_no_counts(adapter: dict[str, Any]) -> None:
+    """Some servers begin with them. They count neither as an answer nor in place of an estimate."""
+    zeros = orjson.dumps({"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}})
+    broken, told = orjson.dumps({"error": {"message": "overloaded", "code": 503}}), Told()
+    async with served(stream_of([zeros, broken]), max_retries=0, **adapter) as (_, gateway):
+        _, failed = await read_until_error(gateway, ask(), told)
+    assert failed is not None
+    assert told.attempts[-1].usage is None
 
 
 async def test_an_attempt_without_an_answer_used_nothing_that_is_known() -> None:
@@ -243,3 +268,56 @@ async def test_a_limit_books_the_room_of_a_model_that_turns_out_to_think() -> No
         with pytest.raises(ProviderError, match=r"220 are used, and this call may use 9\d\d\d more"):
             await metered.complete(ask(max_tokens=900), on_attempt=told)
     assert told.lines == ["1 started local", "1 failed local empty", "2 started local"]
+
+
+@pytest.mark.parametrize(("fallback", "received"), [("offline", 200), ("cheap", 90)])
+async def test_a_fallback_is_made_if_its_own_cost_fits(fallback: str, received: int) -> None:
+    """Regression: each retry was booked at the dearest provider of the call, even one at the free built-in model."""
+    prices = {"dear/scripted-1": ModelPrice(input_per_million=0.0, output_per_million=1_000.0), "cheap/scripted-1": PRICE}
+    dear = failure("empty", usage=Usage(10, received))
+    cheap = PromptResponse(provider_id="cheap", model_id="scripted-1", text="Yes.", usage=Usage(10, 10))
+    gateway = gateway_of(fallbacks={"dear": (fallback,)}, dear=([dear], {"max_retries": 0}), cheap=[cheap])
+    book, told = SpendingBook(SpendingConfig(subject_day=0.11), prices, FakeClock()), Told()
+    async with gateway.open():
+        metered = MeteredGateway(gateway, gateway.candidates, book, gateway.with_thoughts)
+        assert (await metered.complete(ask(max_tokens=100), on_attempt=told)).provider_id == fallback
+    assert told.lines == ["1 started dear", "1 failed dear empty", f"2 started {fallback}"]
+
+
+@pytest.mark.parametrize(
+    ("failed", "used"),
+    [(failure("timeout"), 5), (failure("timeout", usage=USED), 1_000), (failure("empty", usage=USED), 1_000)],
+    ids=["too slow", "too slow, with counts", "unusable"],
+)
+@pytest.mark.parametrize("listener_raises", [False, True], ids=["given up", "not recorded"])
+async def test_a_failed_attempt_counts_once(failed: ProviderError, used: int, listener_raises: bool) -> None:
+    """With its counts, or with the estimated input of one that took too long; also if its listener fails."""
+
+    async def told(attempt: Attempt) -> None:
+        if attempt.state == "failed" and listener_raises:
+            raise KeyError("the ledger is full")
+
+    book = SpendingBook(SpendingConfig(subject_day_tokens=5_000), {}, FakeClock())
+    async with gateway_of(it=([failed], {"max_retries": 0})).open() as gateway:
+        metered = MeteredGateway(gateway, gateway.candidates, book)
+        with pytest.raises(KeyError if listener_raises else ProviderError):
+            await metered.complete(ask(), on_attempt=told)
+        with pytest.raises(ProviderError, match=rf" {used} are used, and"):
+            await metered.complete(ask(max_tokens=5_000), on_attempt=told)
+
+
+async def test_a_retry_that_is_refused_says_that_text_was_shown() -> None:
+    """Only a retry withdraws it."""
+
+    class Broken(ScriptedProvider):
+        async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
+            yield TextPiece(1, "Hel")
+            raise failure("connection", usage=USED)
+
+    gateway = gateway_of(it=(Broken([]), {"backoff_initial_s": 0.001}))
+    book = SpendingBook(SpendingConfig(subject_day_tokens=1_000), {}, FakeClock())
+    async with gateway.open():
+        metered = MeteredGateway(gateway, gateway.candidates, book)
+        seen, failed = await read_until_error(metered, ask(restart_streams=True), Told())
+    assert failed is not None
+    assert (seen, failed.reason, failed.output_begun) == ([TextPiece(1, "Hel")], "spending_limit", True)

@@ -1,11 +1,12 @@
-"""`UnansweredCall` names the attempts of the newest model call of a turn, if no model answered it."""
+"""What entries about model calls tell: the attempts of a turn's newest unanswered call, and the tokens of answers."""
 
 from collections.abc import Mapping
 
 import pytest
 
+from kitchener.model_usage import MOST_TOKENS, Usage
 from kitchener.records import events
-from kitchener.records.attempt_record import UnansweredCall
+from kitchener.records.attempt_record import BilledAnswer, UnansweredCall, attempt_of, billed_answer
 
 Told = tuple[str, str, Mapping[str, object]]
 
@@ -46,3 +47,59 @@ def test_only_the_newest_call_counts_and_only_its_newest_attempts(entries: list[
     for each in entries:
         call.take(*each)
     assert call.words == words
+
+
+COUNTS = {"input_tokens": 5, "output_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("more", "usage"),
+    [
+        ({}, Usage(5, 2)),
+        ({"cached_tokens": 0, "cache_write_tokens": 3}, Usage(5, 2, 0, 3)),
+        ({"audio_tokens": 3}, Usage(5, 2)),
+    ],
+    ids=["least", "all", "of a newer version"],
+)
+def test_the_tokens_of_answers_are_read(more: Mapping[str, int], usage: Usage) -> None:
+    """Regression: an unknown count was a TypeError of `session show` and of the first call under `[spending]`."""
+    _, kind, payload = failed("WO-1", 1)
+    payload = {**payload, "usage": {**COUNTS, **more}}
+    attempt = attempt_of(kind, payload)
+    assert attempt is not None
+    assert attempt.usage == usage
+    assert billed_answer(kind, payload) == BilledAnswer("it", "m", usage, False)
+    assert billed_answer(events.LLM_CALL, payload) == BilledAnswer("it", "m", usage, True)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        [5, 2],
+        "many",
+        7,
+        {},
+        {"input_tokens": 5},
+        {**COUNTS, "input_tokens": "5"},
+        {**COUNTS, "output_tokens": None},
+        {**COUNTS, "input_tokens": -1},
+        {**COUNTS, "input_tokens": 1.5},
+        {**COUNTS, "input_tokens": MOST_TOKENS + 1},
+        {**COUNTS, "cached_tokens": "5"},
+    ],
+    ids=repr,
+)
+def test_counts_of_another_program_that_are_none_do_not_count(usage: object) -> None:
+    _, kind, payload = failed("WO-1", 1)
+    payload = {**payload, "usage": usage}
+    attempt = attempt_of(kind, payload)
+    assert attempt is not None
+    assert attempt.usage is None
+    assert billed_answer(kind, payload) is None
+
+
+@pytest.mark.parametrize("name", ["provider_id", "model_id"])
+def test_an_answer_of_an_unknown_model_does_not_count(name: str) -> None:
+    _, kind, payload = failed("WO-1", 1)
+    assert billed_answer(kind, {**payload, "usage": COUNTS, name: None}) is None

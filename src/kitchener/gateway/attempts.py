@@ -208,6 +208,8 @@ class Attempts:
             self.abandoned()
             if not await failed_alone(error, in_own_task=True):
                 raise
+            if isinstance(error, ProviderError):  # of `[spending]`, which refuses this attempt
+                error.output_begun = self.output_begun
             return error
         self.start_clock()
         return None

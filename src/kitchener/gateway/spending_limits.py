@@ -117,7 +117,7 @@ class _Hold:
     """What the attempt in flight of a call may use, and where it counts."""
 
     candidates: Sequence[tuple[str, str]]
-    """The providers that the call may be made at, each with its model."""
+    """The providers that the attempt may be made at, each with its model: one, once it has begun."""
     sent_tokens: int
     """Tokens of the prompt, estimated."""
     subject: _SpendingAccount
@@ -199,9 +199,9 @@ class SpendingBook:
             ProviderError: `spending_limit`: it may pass a limit, or its price is unknown. Nothing is booked for the call then
         """
         hold.release()
-        usage = Usage(hold.sent_tokens, max_tokens)
-        most = Spent(usage.input_tokens + usage.output_tokens, self._most(usage, hold.candidates))
-        self._check(hold, most)
+        most = self._most(Usage(hold.sent_tokens, max_tokens), hold.candidates)
+        if most != NOTHING:
+            self._check(hold, most)
         hold.max_tokens = max_tokens
         hold.book(most)
 
@@ -211,18 +211,21 @@ class SpendingBook:
 
     def charge_sent(self, hold: _Hold) -> None:
         """Counts what was sent for an answer that was not waited for to its end: the provider may charge it."""
-        hold.charge(Spent(hold.sent_tokens, self._most(Usage(hold.sent_tokens, 0), hold.candidates)))
+        hold.charge(self._most(Usage(hold.sent_tokens, 0), hold.candidates))
 
-    def _most(self, usage: Usage, candidates: Sequence[tuple[str, str]]) -> float:
-        """The cost of a call at the dearest of its providers."""
+    def _most(self, usage: Usage, candidates: Sequence[tuple[str, str]]) -> Spent:
+        """What an attempt counts at the dearest of its providers; at built-in ones, nothing."""
+        if all(provider_id in _FREE for provider_id, _ in candidates):
+            return NOTHING
+        tokens = usage.input_tokens + usage.output_tokens
         if not self._needs_prices:
-            return 0.0
+            return Spent(tokens)
         costs = [(each, price_of_call(self._prices, *each, usage)) for each in candidates]
         for (provider_id, model_id), cost in costs:
             if cost is None:
                 detail = f'model {model_id!r} has no price, so no limit can be checked: set [router.prices."{model_id}"]'
                 raise ProviderError(provider_id, "spending_limit", detail)
-        return max(cost or 0.0 for _, cost in costs)
+        return Spent(tokens, max(cost or 0.0 for _, cost in costs))
 
     async def _subject(self, subject_id: str, today: datetime) -> _SpendingAccount:
         account = _account(self._subjects, subject_id, today.date().isoformat())
@@ -327,8 +330,10 @@ class _MeteredCall:
             self._book.charge(self._hold, attempt.provider_id, attempt.model_id, attempt.usage)
         elif attempt.reason == "timeout":
             self._book.charge_sent(self._hold)
-        if attempt.state == "started" and (attempt.attempt > 1 or attempt.max_tokens > self._hold.max_tokens):
-            self._book.hold_again(self._hold, attempt.max_tokens)
+        if attempt.state == "started":
+            self._hold.candidates = ((attempt.provider_id, attempt.model_id),)
+            if attempt.attempt > 1 or attempt.max_tokens > self._hold.max_tokens:
+                self._book.hold_again(self._hold, attempt.max_tokens)
         await self._listener(attempt)
         self._is_in_flight = attempt.state == "started"
 

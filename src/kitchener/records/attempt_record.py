@@ -25,7 +25,6 @@ def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None
         model_id = answer.get("requested_model_id", answer["model_id"])
         return Attempt("started", answer["call"], number, answer["provider_id"], model_id, answer["route_reason"])
     told = payload_as(AttemptFailedPayload, payload)  # `ATTEMPT_STARTED` lacks its last fields
-    usage = told.get("usage")
     return Attempt(
         "failed" if entry_type == events.ATTEMPT_FAILED else "started",
         told["call"],
@@ -36,7 +35,7 @@ def attempt_of(entry_type: str, payload: Mapping[str, object]) -> Attempt | None
         told.get("reason"),
         opened(told.get("detail")),
         told.get("output_begun", False),
-        Usage(**usage) if usage is not None else None,
+        Usage.on_record(told.get("usage")),
     )
 
 
@@ -53,10 +52,10 @@ class BilledAnswer(NamedTuple):
 def billed_answer(entry_type: str, payload: Mapping[str, object]) -> BilledAnswer | None:
     """Returns the answer that one of `events.WITH_USAGE` tells of; None: no answer came, or its tokens are not known."""
     told = payload_as(AttemptFailedPayload, payload)  # `LLM_CALL` has these fields, too
-    usage = told.get("usage")
-    if usage is None:
+    usage, provider_id, model_id = Usage.on_record(told.get("usage")), told.get("provider_id"), told.get("model_id")
+    if usage is None or not isinstance(provider_id, str) or not isinstance(model_id, str):
         return None
-    return BilledAnswer(told["provider_id"], told["model_id"], Usage(**usage), entry_type == events.LLM_CALL)
+    return BilledAnswer(provider_id, model_id, usage, entry_type == events.LLM_CALL)
 
 
 class UnansweredCall:

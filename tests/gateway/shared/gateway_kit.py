@@ -14,6 +14,7 @@ import trio.testing
 from kitchener.config import ProviderConfig, RouterConfig
 from kitchener.errors import ConfigError, ProviderError, ProviderReason
 from kitchener.gateway import LLMGateway, build_providers
+from kitchener.gateway.spending_limits import MeteredGateway
 from kitchener.records.prompt import Attempt, Message, PromptRequest, StreamItem
 from kitchener.testing import ScriptedProvider, prompt_request
 
@@ -74,7 +75,7 @@ class Told:
 
 
 async def read_until_error(
-    gateway: LLMGateway, request: PromptRequest, told: Told
+    gateway: LLMGateway | MeteredGateway, request: PromptRequest, told: Told
 ) -> tuple[list[StreamItem], ProviderError | None]:
     """What came before the error, and the error."""
     seen: list[StreamItem] = []

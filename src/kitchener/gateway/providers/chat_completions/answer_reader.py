@@ -249,8 +249,9 @@ class AnswerReader:
 
     @property
     def told_usage(self) -> Usage | None:
-        """The tokens of the answer as far as the server has told them; None: it has not."""
-        return self._usage
+        """The tokens of the answer as far as the server has told them; None: it has not, or told zeros."""
+        usage = self._usage
+        return usage if usage is not None and (usage.input_tokens or usage.output_tokens) else None
 
     def _counted(self, texts: Iterable[str]) -> Usage:
         """The tokens of the whole answer, with these texts. What the server does not count is estimated."""
@@ -360,7 +361,7 @@ class AnswerReader:
         """Returns the error that an answer with status 200 reports, as gateways in front of models do."""
         status = status_in(error)
         detail = redacted_line(told_by(status, error), self._redaction)
-        return ProviderError(self._provider_id, reason_of(status, error), detail, status=status, usage=self._usage)
+        return ProviderError(self._provider_id, reason_of(status, error), detail, status=status, usage=self.told_usage)
 
 
 class _Thoughts:

@@ -176,11 +176,21 @@ def _argument_text(part: ToolCallPart) -> str:
     return part.args if isinstance(part.args, str) else orjson.dumps(value_without_halves(part.args or {})).decode()
 
 
-def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
+def told_usage(answer: ModelResponse) -> Usage | None:
+    """The tokens of an answer, or of its beginning, as far as the provider has told them; None: it has not."""
+    usage = _counted(answer)
+    return usage if usage.input_tokens or usage.output_tokens else None
+
+
+def _counted(answer: ModelResponse) -> Usage:
     counted = answer.usage
     read, written = counted.cache_read_tokens or None, counted.cache_write_tokens or None
     sent = min(counted.input_tokens, MOST_TOKENS)  # with the counts of the cache, which some vendors count apart
-    usage = Usage(sent, counted.output_tokens, read, written)
+    return Usage(sent, counted.output_tokens, read, written)
+
+
+def _usage(answer: ModelResponse, request: PromptRequest, text: str) -> Usage:
+    usage = _counted(answer)
     if usage.input_tokens and usage.output_tokens:
         return usage
     calls = [f"{part.tool_name}{_argument_text(part)}" for part in answer.parts if isinstance(part, ToolCallPart)]

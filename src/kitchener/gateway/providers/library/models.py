@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import anyio
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.models import Model, infer_model
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model, StreamedResponse, infer_model
 from pydantic_ai.providers import Provider as VendorProvider
 from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.settings import ModelSettings
@@ -36,6 +37,7 @@ from kitchener.gateway.providers.library.model_messages import (
     event_text,
     parameters_for,
     response_from,
+    told_usage,
     vendor_messages,
 )
 from kitchener.gateway.providers.library.vendors import (
@@ -108,6 +110,7 @@ class ModelProvider:
             ProviderError: there was no usable answer
         """
         asked = request.model_id or self._model_id
+        answer: ModelResponse | None = None
         try:
             model = self._model(asked)
             answer = await model_request(
@@ -120,7 +123,7 @@ class ModelProvider:
             return response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
             with Hiding(error, self._redaction) as cause:
-                raise translated(error, self._provider_id, self._redaction, self._proxy) from cause
+                raise self._failure(error, answer) from cause
 
     async def stream(self, request: PromptRequest) -> AsyncGenerator[TextPiece | PromptResponse, None]:
         """Yields the text of the answer to one HTTP request in pieces, then the whole response.
@@ -129,6 +132,7 @@ class ModelProvider:
             ProviderError: there was no usable answer, or it was cut off
         """
         asked, pieces = request.model_id or self._model_id, RedactedPieces(self._redaction)
+        events: StreamedResponse | None = None
         try:
             model = self._model(asked)
             async with model_request_stream(
@@ -148,7 +152,13 @@ class ModelProvider:
             yield response_from(answer, request, self._provider_id, asked or "", self._redaction)
         except VENDOR_ERRORS as error:
             with Hiding(error, self._redaction) as cause:
-                raise translated(error, self._provider_id, self._redaction, self._proxy) from cause
+                raise self._failure(error, events.get() if events is not None else None) from cause
+
+    def _failure(self, error: Exception, answer: ModelResponse | None) -> ProviderError:
+        """An error as our own, with the tokens of an answer that came, or began."""
+        failure = translated(error, self._provider_id, self._redaction, self._proxy)
+        failure.usage = told_usage(answer) if answer is not None else None
+        return failure
 
     def _model(self, name: str | None) -> Model:
         if name is None:
