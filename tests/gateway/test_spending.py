@@ -107,7 +107,9 @@ async def test_what_a_call_in_flight_may_use_counts_however_many_others_come_mea
     candidates = [("scripted", "scripted-1")]
 
     async def hold(subject_id: str) -> None:
-        await book.hold(prompt_request("hello", subject_id=subject_id, max_tokens=3_000), candidates)
+        call = await book.open(prompt_request("hello", subject_id=subject_id), candidates)
+        assert call is not None
+        book.book(call, 3_000)
 
     await hold("ada")
     for number in range(10_001):

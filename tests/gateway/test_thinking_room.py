@@ -334,16 +334,18 @@ async def test_a_calls_budget_bounds_answer_and_thoughts() -> None:
     assert asked_for(server) == [200, 1_000, 200]
 
 
-async def test_a_spending_limit_counts_the_thoughts_that_a_call_may_have() -> None:
+async def test_a_spending_limit_leaves_less_room_for_thoughts() -> None:
+    """Regression: it refused each call whose whole room it did not cover, until the process ended."""
     prices = {"m": ModelPrice(input_per_million=0.0, output_per_million=1_000.0)}
     async with asked(thinking(99)) as (gateway, server):
         book = SpendingBook(SpendingConfig(turn=1.0), prices, FakeClock())
         metered = MeteredGateway(gateway, gateway.candidates, book, gateway.with_thoughts)
         await metered.complete(ask(max_tokens=200, turn_id="T-1"), on_attempt=Told())
-        with pytest.raises(ProviderError, match=r"this call may use 8\.392 more"):
-            await metered.complete(ask(max_tokens=200, turn_id="T-2"), on_attempt=Told())
+        await metered.complete(ask(max_tokens=200, turn_id="T-2"), on_attempt=Told())
         await metered.complete(ask(max_tokens=200, turn_id="T-3", tokens_left=500), on_attempt=Told())
-    assert asked_for(server) == [200, 500]
+        with pytest.raises(ProviderError, match=r"0\.103 are used, and this call may use 0\.9 more"):
+            await metered.complete(ask(max_tokens=900, turn_id="T-2"), on_attempt=Told())
+    assert asked_for(server) == [200, 1_000, 500]
 
 
 @given(

@@ -147,6 +147,11 @@ class _Hold:
             each.used = (each.used or NOTHING).plus(used)
 
     @property
+    def totals(self) -> tuple[Spent, Spent]:
+        """What the subject has used today or may still use, and the turn."""
+        return self.subject.total, self.turn.total if self.turn is not None else NOTHING
+
+    @property
     def _accounts(self) -> tuple[_SpendingAccount, ...]:
         return (self.subject,) if self.turn is None else (self.subject, self.turn)
 
@@ -168,27 +173,37 @@ class SpendingBook:
         self._turns: OrderedDict[str, _SpendingAccount] = OrderedDict()
         self._needs_prices = limits.subject_day is not None or limits.turn is not None
 
-    async def hold(self, request: PromptRequest, candidates: Sequence[tuple[str, str]]) -> _Hold | None:
-        """Books the most that the first attempt of a call may use. Returns None if only built-in models can answer the call.
-
-        Raises:
-            ProviderError: `spending_limit`: it may pass a limit, or its price is unknown
-        """
+    async def open(self, request: PromptRequest, candidates: Sequence[tuple[str, str]]) -> _Hold | None:
+        """Finds where a call counts. Nothing is booked yet. Returns None if only built-in models can answer the call."""
         if all(provider_id in _FREE for provider_id, _ in candidates):
             return None
         now = datetime.fromtimestamp(self._clock.time_us() / 1_000_000, UTC)
         today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        hold = _Hold(
+        return _Hold(
             candidates=candidates,
             sent_tokens=tokens_of_bytes(_sent_bytes(request)) + request.part_tokens,
             subject=await self._subject(request.subject_id, today),
             turn=_account(self._turns, request.turn_id, "") if request.turn_id else None,
             today=today,
         )
-        self.hold_again(hold, request.max_tokens)
-        return hold
 
-    def hold_again(self, hold: _Hold, max_tokens: int) -> None:
+    def most_output(self, hold: _Hold) -> int | None:
+        """The output tokens for which the limits leave room in a call, of which nothing is booked; None: as many as it likes.
+
+        Raises:
+            ProviderError: `spending_limit`: the price of the call is unknown
+        """
+        limits, (of_day, of_turn) = self._limits, hold.totals
+        sent, million = (self._most(each, hold.candidates) for each in (Usage(hold.sent_tokens, 0), Usage(0, 1_000_000)))
+        left = list[float]()
+        if limits.subject_day_tokens is not None:
+            left.append(limits.subject_day_tokens - of_day.tokens - sent.tokens)
+        for limit, used in ((limits.subject_day, of_day), (limits.turn, of_turn)):
+            if limit is not None and million.cost:
+                left.append((limit - used.cost - sent.cost) / million.cost * 1_000_000)
+        return max(0, int(min(left))) if left else None
+
+    def book(self, hold: _Hold, max_tokens: int) -> None:
         """Books the most that the next attempt of a call may use, in place of what is booked.
 
         Args:
@@ -237,7 +252,7 @@ class SpendingBook:
 
     def _check(self, hold: _Hold, most: Spent) -> None:
         limits, until = self._limits, (hold.today + timedelta(days=1)).strftime("%Y-%m-%dT%H:%MZ")
-        of_day, of_turn = hold.subject.total, hold.turn.total if hold.turn is not None else NOTHING
+        of_day, of_turn = hold.totals
         for limit, used, needed, name, what in (
             (limits.subject_day, of_day.cost, most.cost, "subject_day", f"until {until}"),
             (limits.subject_day_tokens, of_day.tokens, most.tokens, "subject_day_tokens", f"until {until}"),
@@ -273,7 +288,7 @@ class MeteredGateway:
         Raises:
             ProviderError: as the gateway's, or `spending_limit`
         """
-        hold = await self._hold(request)
+        hold, request = await self._hold(request)
         if hold is None:
             return await self._gateway.complete(request, on_attempt=on_attempt)
         call = _MeteredCall(self._book, hold, on_attempt)
@@ -287,7 +302,7 @@ class MeteredGateway:
         Raises:
             ProviderError: as the gateway's, or `spending_limit`
         """
-        hold = await self._hold(request)
+        hold, request = await self._hold(request)
         call = _MeteredCall(self._book, hold, on_attempt) if hold is not None else None
         stream = self._gateway.stream(request, on_attempt=on_attempt if call is None else call.on_attempt)
         try:
@@ -300,9 +315,16 @@ class MeteredGateway:
             if (close := getattr(stream, "aclose", None)) is not None:
                 await close()
 
-    async def _hold(self, request: PromptRequest) -> _Hold | None:
-        """Books a call, with the output tokens that a model which is known to think may use."""
-        return await self._book.hold(self._with_thoughts(request), self._candidates(request))
+    async def _hold(self, request: PromptRequest) -> tuple[_Hold | None, PromptRequest]:
+        """Books a call. Returns the request, whose thoughts may have as many tokens as the limits leave."""
+        hold = await self._book.open(request, self._candidates(request))
+        if hold is None:
+            return None, request
+        if (most := self._book.most_output(hold)) is not None:
+            left = request.tokens_left
+            request = request._replace(tokens_left=most if left is None else min(most, left))
+        self._book.book(hold, self._with_thoughts(request).max_tokens)
+        return hold, request
 
 
 class _MeteredCall:
@@ -333,7 +355,7 @@ class _MeteredCall:
         if attempt.state == "started":
             self._hold.candidates = ((attempt.provider_id, attempt.model_id),)
             if attempt.attempt > 1 or attempt.max_tokens > self._hold.max_tokens:
-                self._book.hold_again(self._hold, attempt.max_tokens)
+                self._book.book(self._hold, attempt.max_tokens)
         await self._listener(attempt)
         self._is_in_flight = attempt.state == "started"
 

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from kitchener import ConfirmationRequired, ToolContext, tool
+from kitchener.errors import ProviderError
 from kitchener.records import events
 from kitchener.records.prompt import PromptRequest
 from kitchener.serve.chat_completions.chat_request import CONTINUE
@@ -53,6 +54,22 @@ class TestAReply:
             assert all("usage" not in each for each in chunks)
             assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
             assert [each["choices"][0]["finish_reason"] for each in chunks] == [None] * (len(chunks) - 1) + ["stop"]
+
+    async def test_its_last_chunk_tells_an_apology_from_a_reply(self, tmp_path: Path) -> None:
+        """Regression: only a whole answer did, and a stream of an apology ended like that of a reply."""
+
+        def answer(request: PromptRequest) -> object:
+            if request.wo_type == "synthesize" and request.variables["user_message"] == "fail":
+                raise ProviderError("scripted", "out_of_credit", "no money left")
+            return echo(request)
+
+        async with serving(tmp_path / "root", ScriptedProvider(answer)) as client:
+            *begun, good, _ = (await client.chat("hello", stream=True)).events
+            *_, failed, _ = (await client.chat("fail", stream=True)).events
+        assert all("kitchener" not in each for each in begun)
+        assert (good["choices"][0]["finish_reason"], good["kitchener"]["error"]) == ("stop", None)
+        assert failed["kitchener"]["turn_id"].startswith("T-")
+        assert "no money left" in failed["kitchener"]["error"]["message"]
 
     async def test_a_stream_ends_with_the_tokens_where_the_client_asks_for_them(self, tmp_path: Path) -> None:
         async with serving(tmp_path / "root") as client:

@@ -77,6 +77,8 @@ _TOO_LONG: Final = re.compile(
     re.IGNORECASE,
 )
 """What vLLM, Anthropic, Bedrock, Google, Groq and others say of a request that is longer than the context, without a code."""
+_LOADING: Final = re.compile(r"\bloading model\b|\bmodel\b.{0,120}\bis (?:currently )?loading\b", re.IGNORECASE)
+"""What llama.cpp and Hugging Face say with status 503 while they load a model."""
 _STATUS: Final = re.compile("[45][0-9]{2}")
 _NOT_THERE: Final = (404, 405)
 """What a server answers to an address or a method that it does not have."""
@@ -114,6 +116,11 @@ def reason_of(status: int, body: object) -> ProviderReason:
     if known_status is None and _TOO_LONG.search(told_by(status, body)):
         return "context_length"
     return known_status if known_status is not None else "server_error" if status >= 500 else "bad_request"
+
+
+def is_loading(status: int, body: object) -> bool:
+    """Whether the server will answer as soon as it has loaded the model."""
+    return status == HTTPStatus.SERVICE_UNAVAILABLE and _LOADING.search(told_by(status, body)) is not None
 
 
 def status_in(body: object) -> int:

@@ -22,16 +22,24 @@ class Heading(NamedTuple):
     """Seconds since 1970."""
     model: str
 
-    def chunk(self, delta: dict[str, object], finish: str | None = None, usage: object = ...) -> bytes:
+    def chunk(
+        self,
+        delta: dict[str, object],
+        finish: str | None = None,
+        usage: object = ...,
+        told: dict[str, object] | None = None,
+    ) -> bytes:
         """A chunk of a stream as an event.
 
         Args:
             delta: what it adds
             finish: why the reply ends; None: it continues
             usage: the tokens that were used, or None; left out: the client did not ask for them
+            told: what this server adds; None: nothing
         """
         choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
-        return event({**self._head("chat.completion.chunk"), "choices": choices, **({} if usage is ... else {"usage": usage})})
+        found = {**self._head("chat.completion.chunk"), "choices": choices}
+        return event({**found, **({} if usage is ... else {"usage": usage}), **({"kitchener": told} if told else {})})
 
     def calls_chunk(self, calls: Sequence[ClientCall], usage: object = ...) -> bytes:
         """The chunk with the functions that the client has to run."""
@@ -141,7 +149,8 @@ async def chunks(
                     said += await after(update.result)
                     piece += heading.chunk({"content": said}, usage=usage) if said else b""
                     piece += heading.calls_chunk(calls, usage=usage) if calls else b""
-                    piece += heading.chunk({}, _finish(calls, truncated=update.result.truncated), usage=usage)
+                    finish = _finish(calls, truncated=update.result.truncated)
+                    piece += heading.chunk({}, finish, usage, turn_fields(update.result))
                     if includes_usage:
                         piece += heading.usage_chunk(TokenUsage.of_turn(update.result))
                     said, piece = "", piece + DONE

@@ -36,7 +36,7 @@ from kitchener.gateway.providers.chat_completions.transport import (
     StatusError,
     open_transport,
 )
-from kitchener.gateway.providers.endpoint_errors import Hiding, error_in, reason_of, redacted_line, told_by
+from kitchener.gateway.providers.endpoint_errors import Hiding, error_in, is_loading, reason_of, redacted_line, told_by
 from kitchener.gateway.providers.redaction import RedactedPieces, Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 from kitchener.gateway.traits import ALL_CONTENT, TEXT_FILES, ProviderTraits
@@ -59,6 +59,8 @@ _COUNT: Final = re.compile(r"(?<!HTTP )(?<![\w.-])[0-9]{3,}(?![\w-])")
 """A number that stands by itself, and is no status and no part of a model's name."""
 _log = get_logger(__name__)
 
+LOADING_PAUSE_S: Final = 1.0
+"""Seconds after which a server that loads its model is asked again."""
 REMEMBERED_MODELS: Final = 64
 """Models whose refusals are remembered, those learned last."""
 REMEMBERED_VALUES: Final = 1_024
@@ -137,7 +139,7 @@ class ChatEndpoint:
         self._provider_id, self._transport, self._model_id, self._redaction = provider_id, transport, model_id, redaction
         self._counts, self._marked_models = TokenCounts(provider_id), marked_models
         self._body = ExtendedBody(fields) if fields else request_body
-        self._refused = RefusedFields(provider_id, left_out)
+        self._refused, self._is_loading = RefusedFields(provider_id, left_out), False
         self.traits = ProviderTraits(model_id=model_id, media_types=media_types)
 
     def __repr__(self) -> str:
@@ -203,8 +205,8 @@ class ChatEndpoint:
         return AnswerReader(request, self._provider_id, asked, self._redaction, self._counts)
 
     async def _post(self, request: PromptRequest, *, streams: bool) -> PostedAnswer:
-        """Sends a request. Sends it again for each optional field that the endpoint refuses."""
-        asked = request.model_id or self._model_id or ""
+        """Sends a request. Sends it again for each optional field that the endpoint refuses, and until its model is loaded."""
+        asked, began = request.model_id or self._model_id or "", anyio.current_time()
         known = without = self._refused.of(asked, request)
         marks = self._marked_models is not None and asked.startswith(self._marked_models)
         while True:
@@ -212,15 +214,29 @@ class ChatEndpoint:
             try:
                 answer = await self._transport.post(content)
             except StatusError as error:
+                if is_loading(error.status, error.body) and self._may_wait(began):
+                    await anyio.sleep(LOADING_PAUSE_S)
+                    continue
                 field = _refused_field(error, content) or _refused_form(error, request, without)
                 if field is None or field in without:  # a field that the settings add is not left out
                     raise
                 without = without | {field}
                 continue
+            self._is_loading = False
             if without is not known:
                 # Remembered only now, because a text that one user caused may name a field by chance.
                 self._refused.add(asked, request, without - known)
             return answer
+
+    def _may_wait(self, began: float) -> bool:
+        """Whether the time of an attempt allows a pause while the model is loaded. The first such pause is logged."""
+        ends = min(anyio.current_effective_deadline(), began + self._transport.timeout_s)
+        if anyio.current_time() + 2 * LOADING_PAUSE_S >= ends:  # the next request needs time, too
+            return False
+        if not self._is_loading:
+            self._is_loading = True
+            _log.warning("provider loads its model", provider_id=self._provider_id, waits_at_most_s=self._transport.timeout_s)
+        return True
 
     def _learned(self, request: PromptRequest, response: PromptResponse) -> PromptResponse:
         """Remembers a model that calls tools although it must not, so that it is shown none where it must not call any."""

@@ -117,7 +117,7 @@ class ChatTransport:
         self, connections: Connections, url: str, max_bytes: int, timeout_s: float, *, sends_trace: bool = False
     ) -> None:
         self.url, self._sends_trace = url, sends_trace
-        self._connections, self._max_bytes, self._timeout_s = connections, max_bytes, timeout_s
+        self._connections, self._max_bytes, self.timeout_s = connections, max_bytes, timeout_s
 
     async def post(self, content: bytes) -> PostedAnswer:
         """Sends one request, and returns its answer as soon as that has begun.
@@ -127,9 +127,9 @@ class ChatTransport:
             UnusableAnswer: the answer is encoded as was not asked for
         """
         # The gateway's deadline is as near, so its calls do without a timer for each read.
-        is_limited = anyio.current_effective_deadline() <= anyio.current_time() + self._timeout_s
+        is_limited = anyio.current_effective_deadline() <= anyio.current_time() + self.timeout_s
         lines = TRACE_HEADERS.get() if self._sends_trace else b""
-        answer = await self._connections.post(content, None if is_limited else self._timeout_s, lines)
+        answer = await self._connections.post(content, None if is_limited else self.timeout_s, lines)
         is_accepted = False
         try:
             status, headers = answer.status, answer.headers
