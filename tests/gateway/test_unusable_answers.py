@@ -1,6 +1,7 @@
 """The tokens of answers that cannot be used count wherever those of other answers do (docs/gateway.md)."""
 
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -245,6 +246,29 @@ async def test_a_limit_counts_them_also_after_a_restart(tmp_path: Path, limits: 
     *_, third = await turns(config, thinker(), 2)
     assert third.error is not None
     assert "spending." in third.error.message
+
+
+async def test_a_limit_counts_the_calls_of_turns_that_were_cut_off_also_after_a_restart(tmp_path: Path) -> None:
+    """Regression: where all turns of a session had been cut off, a restart forgot what their calls had used."""
+    config, has_begun = limited(tmp_path, subject_day_tokens=3_600), anyio.Event()
+
+    async def wait(request: PromptRequest) -> None:
+        if slow.requests[1:]:
+            has_begun.set()
+            await anyio.sleep_forever()
+
+    slow = ScriptedProvider([failure("empty", usage=Usage(1_000, 1_000)), "Yes."], gate=wait)
+    opened = open_runtime(config, providers={"scripted": slow}, clock=FakeClock())
+    async with opened as runtime, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(runtime.supervisor().handle_turn, "And now?", subject_id="ada"))
+        with anyio.fail_after(20):
+            await has_begun.wait()
+        tasks.cancel_scope.cancel()
+    provider = thinker()
+    (result,) = await turns(limited(tmp_path, subject_day_tokens=3_000), provider, 1)
+    assert result.error is not None
+    assert "2000 are used" in result.error.message
+    assert provider.requests == []
 
 
 async def test_a_retry_that_could_pass_a_limit_is_not_made(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from kitchener.records.index_keys import (
     CONSOLIDATIONS_KEY,
     SEALING_KEY,
     SIGNERS_KEY,
+    aborted_index_key,
     bias_index_key,
     erased_index_key,
     external_index_key,
@@ -56,6 +57,8 @@ def test_a_turn_is_found_by_its_id_by_its_subject_and_by_the_lines_it_was_shown(
     assert begun == (turn_index_key("T-1"), idempotency_index_key("subject", SUBJECT, "k"))
     payload = {"session_id": SESSION, "subject_id": SUBJECT}
     assert index_keys(events.TURN_COMPLETED, payload) == (subject_index_key(SUBJECT),)
+    assert index_keys(events.TURN_ABORTED, payload) == (aborted_index_key(SUBJECT),)
+    assert index_keys(events.TURN_ABORTED, {}) == ()
     shown = {**payload, "attention": {"biases": ["ART-1", "ART-2"]}}
     assert index_keys(events.WO_PLANNED, shown) == (
         bias_index_key(SUBJECT, "ART-1"),
@@ -109,6 +112,7 @@ KEYED = {
     "SESSION_END",
     "TURN_STARTED",
     "TURN_COMPLETED",
+    "TURN_ABORTED",
     "MESSAGE_IMPORTED",
     "SUBJECT_ERASED",
     "LIFECYCLE_VOIDED",

@@ -21,6 +21,7 @@ from kitchener.records.events import (
     SIGNER_DECLARED,
     SOURCE_RECORDED,
     SUBJECT_ERASED,
+    TURN_ABORTED,
     TURN_COMPLETED,
     TURN_STARTED,
     WO_PLANNED,
@@ -46,8 +47,8 @@ _FIXED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     APPROVAL_REQUESTED: (APPROVALS_KEY,),
     APPROVAL_RESOLVED: (APPROVALS_KEY,),
 }
-_OF_SUBJECT: Final = (TURN_COMPLETED, MESSAGE_IMPORTED)
-"""Entries with what was said, which the subject's other sessions may recall."""
+_OF_SUBJECT: Final = (TURN_COMPLETED, MESSAGE_IMPORTED, TURN_ABORTED)
+"""Entries with what was said, which the subject's other sessions may recall, and the ends of turns that were cut off."""
 _KEYED_TYPES: Final = frozenset(
     (
         SESSION_START,
@@ -83,7 +84,8 @@ def index_keys(entry_type: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
         return _keys_of_message(payload)
     subject_id = payload.get("subject_id")  # an entry that another program wrote may lack fields
     if entry_type in _OF_SUBJECT:
-        return (subject_index_key(subject_id),) if isinstance(subject_id, str) else ()
+        key = aborted_index_key if entry_type == TURN_ABORTED else subject_index_key
+        return (key(subject_id),) if isinstance(subject_id, str) else ()
     if entry_type == SESSION_START:
         external = payload.get("external_id")
         if external is None or not isinstance(subject_id, str):
@@ -136,6 +138,11 @@ def _keys_of_message(payload: Mapping[str, Any]) -> tuple[str, ...]:
 def subject_index_key(subject_id: str) -> str:
     """The index key of a subject's completed turns and imported messages."""
     return f"turns of:{subject_id}"
+
+
+def aborted_index_key(subject_id: str) -> str:
+    """The index key of a subject's turns that were cut off."""
+    return f"aborted of:{subject_id}"
 
 
 def erased_index_key(subject_id: str) -> str:

@@ -58,7 +58,7 @@ class TestAReply:
     async def test_its_last_chunk_tells_an_apology_from_a_reply(self, tmp_path: Path) -> None:
         """Regression: only a whole answer did, and a stream of an apology ended like that of a reply."""
 
-        def answer(request: PromptRequest) -> object:
+        def answer(request: PromptRequest) -> Any:
             if request.wo_type == "synthesize" and request.variables["user_message"] == "fail":
                 raise ProviderError("scripted", "out_of_credit", "no money left")
             return echo(request)

@@ -1,6 +1,6 @@
 """Reads a subject's use since a given time from the ledgers, for limits that apply across restarts.
 
-Calls of completed turns count, and calls of aborted turns in the same sessions. Explained in `docs/gateway.md`.
+Calls of turns count, also of those that were cut off. Explained in `docs/gateway.md`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from kitchener.gateway.spending_limits import NOTHING, Spent, spent_by_call
 from kitchener.ledger import Ledgers
 from kitchener.records import events
 from kitchener.records.attempt_record import billed_answer
-from kitchener.records.index_keys import subject_index_key
+from kitchener.records.index_keys import aborted_index_key, subject_index_key
 
 _FIRST_LOOK: Final = 64
 """Newest turns of a subject that are read first. The number doubles while all of them are in the time range."""
@@ -29,7 +29,8 @@ async def spent_since(ledgers: Ledgers, subject_id: str, since: datetime, prices
     """
     start = since.isoformat(timespec="seconds").replace("+00:00", "")  # shorter than times in ledgers: sorts first
     total = NOTHING
-    for session_id in await _sessions_since(ledgers, subject_id, start):
+    keys = subject_index_key(subject_id), aborted_index_key(subject_id)
+    for session_id in set[str]().union(*[await _sessions_since(ledgers, key, start) for key in keys]):
         async for entry in ledgers.ho1m.read(session_id=session_id, entry_type=events.WITH_USAGE):
             answer = billed_answer(entry.entry_type, entry.payload) if entry.timestamp >= start else None
             if answer is not None:
@@ -37,9 +38,9 @@ async def spent_since(ledgers: Ledgers, subject_id: str, since: datetime, prices
     return total
 
 
-async def _sessions_since(ledgers: Ledgers, subject_id: str, start: str) -> set[str]:
-    """The sessions in which turns of a subject were completed since a time."""
-    limit, key = _FIRST_LOOK, subject_index_key(subject_id)
+async def _sessions_since(ledgers: Ledgers, key: str, start: str) -> set[str]:
+    """The sessions of the entries with an index key since a time."""
+    limit = _FIRST_LOOK
     while True:
         newest = await ledgers.ho2m.last(key=key, limit=limit)
         if len(newest) < limit or newest[0].timestamp < start:
