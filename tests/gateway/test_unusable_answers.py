@@ -106,6 +106,15 @@ async def test_what_a_stream_has_told_before_it_broke_counts(end: str, adapter: 
     assert told.attempts[-1].usage == USED
 
 
+async def test_an_error_in_the_body_of_an_answer_has_its_counts() -> None:
+    """With status 200, as gateways in front of models send them."""
+    body, told = {"error": {"message": "upstream failed", "code": 502}, "usage": COUNTS}, Told()
+    async with served(Answer(orjson.dumps(body)), max_retries=0) as (_, gateway):
+        with pytest.raises(ProviderError, match="upstream failed"):
+            await gateway.complete(ask(), on_attempt=told)
+    assert told.attempts[-1].usage == USED
+
+
 async def test_zeros_are_no_counts(adapter: dict[str, Any]) -> None:
     """Some servers begin with them. They count neither as an answer nor in place of an estimate."""
     zeros = orjson.dumps({"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}})

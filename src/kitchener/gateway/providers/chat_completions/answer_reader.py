@@ -183,14 +183,14 @@ class AnswerReader:
             UnusableAnswer: it does not have the format
         """
         answer = body if type(body) is dict else _dict(body, "the answer")
+        if usage := answer.get("usage"):
+            self._count(usage)
         if error := answer.get("error"):
             raise self._reported(error)
         if "choices" not in answer and _is_error(answer):
             raise self._reported(answer)
         if not self._model:
             self._model = _text(answer.get("model"))
-        if usage := answer.get("usage"):
-            self._count(usage)
         choices = answer.get("choices")
         if not choices:
             return ""
