@@ -530,6 +530,15 @@ async def without_calls(story: Story, runtime: Runtime) -> None:
     await story.say(supervisor, session_id, messages, runtime)
 
 
+async def failures(story: Story, runtime: Runtime) -> None:
+    """Replies that failed at the model for one reason each, and what was asked after them."""
+    supervisor = runtime.supervisor("RESIDENT:clerk")
+    session_id = await supervisor.start_session(subject_id="pat")
+    reasons = ("empty", "malformed", "rate_limited", "timeout", "server_error", "refused")
+    messages = [*(f"which roses? | synthesize_fails={each}" for each in reasons), "and now?"]
+    await story.say(supervisor, session_id, messages, runtime)
+
+
 async def guarded(story: Story, runtime: Runtime) -> None:
     """Calls wait for a person, who allows, refuses, edits, allows for good, or is silent; other messages pass meanwhile."""
     supervisor = runtime.supervisor("RESIDENT:guard")
@@ -628,6 +637,7 @@ CHAPTERS: Final = (
     guarded,
     guarded_again,
     with_a_client,
+    failures,
 )
 AFTER_A_RESTART: Final = (garden_again, short_again, asking_on, asking_again, guarded_again)
 """What goes on with a session of an earlier runtime."""

@@ -1,9 +1,10 @@
 """The model of the recorded sessions: each message says, after a bar, what shall be answered to it."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from kitchener.errors import ProviderError
+from kitchener.errors import ProviderError, ProviderReason
+from kitchener.model_usage import Usage
 from kitchener.records.prompt import PromptRequest, ToolUse
 from kitchener.testing import use_tool
 
@@ -21,8 +22,12 @@ def model(request: PromptRequest) -> Any:
         return _lesson(request)
     message = request.variables["user_message"]
     wanted = asked(message)
-    if wanted.get(f"{request.wo_type}_fails"):
-        raise ProviderError("scripted", "bad_request", "on purpose")
+    if reason := wanted.get(f"{request.wo_type}_fails"):
+        known: tuple[ProviderReason, ...] = get_args(ProviderReason)
+        usage = Usage(90, 60, 30) if reason == "empty" else None
+        raise ProviderError(
+            "scripted", known[known.index(reason)] if reason in known else "bad_request", "on purpose", usage=usage
+        )
     if request.wo_type == "classify":
         return _classification(message, wanted)
     if request.wo_type == "verify":

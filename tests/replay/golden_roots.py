@@ -17,6 +17,7 @@ long results are read page by page. `0.1.0-version-7` follows version 7: a turn 
 `0.1.0-version-11` follows version 11: replies for which no tool may be called, as none were then offered.
 `0.1.0-version-12` follows version 12: chat messages of another intent that leave after twelve turns.
 `0.1.0-version-13` follows version 13: recalled turns that are named though they match too little to be shown.
+`0.1.0-version-14` follows version 14: replies that failed at the model for one reason each, and tokens of unusable answers.
 """
 
 import argparse
@@ -48,6 +49,7 @@ CHAPTERS: Final = (
     corpus.long_replies,
     corpus.objects,
     corpus.without_calls,
+    corpus.failures,
 )
 
 

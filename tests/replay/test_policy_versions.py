@@ -144,6 +144,15 @@ async def test_turn_of_version_13_is_not_replayed_by_version_14(
     assert found_in(report) == ("PROJECTION_COMPUTED", "suppressed", turn)
 
 
+@pytest.mark.parametrize("turn", [1, 2, 3, 4])
+async def test_turn_of_version_14_is_not_replayed_by_version_15(tmp_path: Path, turn: int) -> None:
+    """Whatever a model call failed with, its reply said that the model could not be reached."""
+    root = golden_roots.unpacked(golden_roots.FOLDER / "0.1.0-version-14.tar.xz", tmp_path)
+    (report,) = [each for each in await poor(root, 15, turn, agent_class="RESIDENT:clerk") if not each.is_identical]
+    assert found_in(report) == ("TURN_COMPLETED", "response", turn)
+    assert [each.is_identical for each in await poor(root, agent_class="RESIDENT:clerk", only=report.session_id)] == [True]
+
+
 async def test_version_of_a_newer_kitchener_is_a_divergence_that_says_so(recorded_root: Path) -> None:
     report = (await poor(recorded_root, events.POLICY_VERSION + 1))[0]
     assert found_in(report) == ("TURN_STARTED", "policy_version", 1)

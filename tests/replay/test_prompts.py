@@ -319,6 +319,7 @@ async def test_a_source_that_no_entry_can_hold_stands_in_several(tmp_path: Path)
         (11, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
         (12, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
         (13, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
+        (14, ("ADMIN", "RESIDENT:ask", "RESIDENT:clerk")),
     ],
 )
 @pytest.mark.parametrize("one_in", [16, pytest.param(1, id="all", marks=pytest.mark.soak)])

@@ -148,7 +148,7 @@ REF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Fields that are references or contain some. Anything that looks like a reference in another field is text of a user, a model
 or a tool."""
 
-POLICY_VERSION: Final = 14
+POLICY_VERSION: Final = 15
 """The version of the rules that turns follow. `TURN_STARTED` records it, and a replay follows the recorded version; an absent
 field means 1. The list says what each version changed. Brackets say what the version before it did.
 
@@ -233,6 +233,10 @@ Version 14:
 - The cost of a turn has its `cached_tokens` (only the costs of its work orders).
 - Of a classification, and where a caller asks for an object, an object on lines of its own is read although there are sentences
   around it (the answer was repaired).
+
+Version 15:
+- A reply that failed because the model's answers could not be used or were too late, or because it had too much to do, says so
+  (it said that the model could not be reached).
 """
 
 LAST_UNBOUNDED: Final = 8

@@ -20,6 +20,10 @@ LANE = {"max_retries": 0}
     [
         ("connection", "try again in a moment"),
         ("server_error", "try again in a moment"),
+        ("empty", "no answer that can be used"),
+        ("malformed", "no answer that can be used"),
+        ("rate_limited", "more to answer than it can just now"),
+        ("timeout", "took too long"),
         ("authentication", "until its operator has looked at it"),
         ("bad_request", "until its operator has looked at it"),
         ("out_of_credit", "until its operator has looked at it"),
@@ -40,6 +44,7 @@ async def test_a_user_is_told_to_try_again_only_where_that_may_help(tmp_path: Pa
     assert words in result.response
     assert "Your message is recorded" in result.response
     may_pass = reason in RETRYABLE_REASONS and reason != "out_of_credit"
-    assert ("try again in a moment" in result.response) == may_pass
+    assert ("please try again" in result.response) == may_pass
+    assert ("could not reach" in result.response) == (reason in ("connection", "server_error"))
     report = await replay_session(result.session_id, config=scripted_config(tmp_path, lane=LANE, tools=("*",)))
     assert report.is_identical

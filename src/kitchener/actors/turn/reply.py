@@ -33,10 +33,13 @@ class TurnOutcome(NamedTuple):
     """The memory gates that the turn found open; None: it used no memory, or the result is a copy of an earlier turn's."""
 
 
+_UNUSABLE: Final = "The model gave no answer that can be used. Your message is recorded; please try again."
+_BUSY: Final = "The model has more to answer than it can just now. Your message is recorded; please try again later."
+_TOO_SLOW: Final = "The model took too long to answer. Your message is recorded; please try again."
 APOLOGY: Final = "I could not produce a reply to this message. Nothing was lost; please try again."
 APOLOGIES: Final[Mapping[FailureReason, str]] = {
     "PROVIDER": "I could not reach the model just now. Your message is recorded; please try again in a moment.",
-    "TIMEOUT": "The model took too long to answer. Your message is recorded; please try again.",
+    "TIMEOUT": _TOO_SLOW,
     "BUDGET": (
         "The tokens that one turn may use ran out before there was a reply that I can give you. Your message is recorded;"
         " please ask for less at once."
@@ -60,9 +63,15 @@ APOLOGIES_OF_CALLS: Final[Mapping[CallFailure, str]] = {
         "The provider of the model declined to answer this message. Your message is recorded; it may help to put it in other"
         " words."
     ),
+    "empty": _UNUSABLE,
+    "malformed": _UNUSABLE,
+    "overloaded": _BUSY,
+    "rate_limited": _BUSY,
+    "timeout": _TOO_SLOW,
 }
-"""Replies by the reason of a model call's failure, where trying again would not help. Before version 11 of the policy, users
-were told to try again after these, too."""
+"""Replies by the reason of a model call's failure, where it says more than that there was one. Before version 11 of the policy,
+and before version 15 for those in `_SINCE_VERSION_15`, users were told that the model could not be reached."""
+_SINCE_VERSION_15: Final[frozenset[CallFailure]] = frozenset(("empty", "malformed", "overloaded", "rate_limited", "timeout"))
 SPENDING_LIMIT: Final = (
     "What model calls may cost here is used up for now, so I could not give you a reply. Your message is recorded. A daily"
     " limit begins anew at midnight, UTC."
@@ -81,5 +90,6 @@ def apology_for(reason: FailureReason, policy_version: int, of_call: CallFailure
     """Returns the reply to the user for a work order that failed for this reason; `of_call`: the reason of its model call."""
     if reason == "BUDGET" and policy_version == 1:
         return _BUDGET_OF_VERSION_1
-    text = APOLOGIES_OF_CALLS.get(of_call) if of_call is not None and policy_version > 10 else None
-    return text or APOLOGIES.get(reason, APOLOGY)
+    if of_call is not None and policy_version > (14 if of_call in _SINCE_VERSION_15 else 10):
+        return APOLOGIES_OF_CALLS.get(of_call) or APOLOGIES.get(reason, APOLOGY)
+    return APOLOGIES.get(reason, APOLOGY)
