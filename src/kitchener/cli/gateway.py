@@ -268,7 +268,7 @@ class RerouteReport:
             sums = f"{before} → {after} ({amount_of_money(cost['difference'], signed=True)})"
             yield f"cost {'unknown' if cost['unpriced_calls'] == found['calls'] else sums}"
         if cost["unpriced_calls"] and self.knows_prices:
-            unpriced = counted(cost["unpriced_calls"], "call")
+            unpriced = counted(int(cost["unpriced_calls"]), "call")
             are = "is" if cost["unpriced_calls"] == 1 else "are"
             yield f'{unpriced} without a known price {are} in neither sum; see [router.prices."<model>"]'
 
