@@ -284,6 +284,13 @@ async def test_only_a_wrong_or_missing_key_is_told_with_the_setting_to_check(wha
     assert has_remedy == (failed.reason == "authentication") == (what in ("401", "403", "OpenRouter, a wrong key"))
 
 
+async def test_a_remedy_continues_the_sentence_of_an_endpoint() -> None:
+    """OpenAI's text about a wrong key ends with a full stop."""
+    async with served(told(401, "Incorrect API key provided. See our page.")) as (_, gateway):
+        failed = await failure_of(gateway)
+    assert failed.detail.startswith("HTTP 401: Incorrect API key provided. See our page; check `api_key`")
+
+
 TOO_LONG = {
     "Anthropic": "prompt is too long: 210000 tokens > 200000 maximum",
     "Bedrock": "Input is too long for requested model.",

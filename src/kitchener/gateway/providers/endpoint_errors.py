@@ -147,15 +147,16 @@ def told_by(status: int, body: object) -> str:
     if isinstance(message, str) and (page := named_web_page(message)) is not None:
         message = f"{page} instead of JSON"
     told = f"{message or _PHRASES.get(status, 'no further explanation')}"
-    return f"HTTP {status}: {told}{_remedy(status, body, told)}"
+    remedy = _remedy(status, body, told)
+    return f"HTTP {status}: {told.rstrip('. ')}; {remedy}" if remedy else f"HTTP {status}: {told}"
 
 
 def _remedy(status: int, body: object, told: str) -> str:
-    """What to do about an HTTP status, with the punctuation before it; "": the endpoint's own text must do."""
+    """What to do about an HTTP status; "": the endpoint's own text must do."""
     # An endpoint that is there and does not know the model says so.
     if status in _NOT_THERE and "model" not in told.lower():
-        return "; check `base_url`"
-    return f"; {CHECK_KEY}" if status in _WRONG_KEY and reason_of(status, body) == "authentication" else ""
+        return "check `base_url`"
+    return CHECK_KEY if status in _WRONG_KEY and reason_of(status, body) == "authentication" else ""
 
 
 def named_web_page(text: str) -> str | None:
