@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from kitchener import CallerError, open_runtime
-from kitchener.plain_names import quoted
+from kitchener.errors import TurnTimeout, WaitedTooLong
+from kitchener.plain_names import quoted, shown_seconds
 
 
 @pytest.mark.parametrize("value", ["x" * 78, "x" * 79, "x" * 10_000, ["é\n" * 40] * 40, {"a": {"b": "c" * 200}}, 10**200])
@@ -14,6 +15,17 @@ def test_a_quoted_value_keeps_its_bound_and_shows_where_it_was_cut(value: object
     shown = quoted(value, chars)
     assert len(shown) <= chars
     assert shown == repr(value) or (len(shown) == chars and shown.endswith("…"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(1.99946, "2 s"), (0.29951, "0.3 s"), (7.254, "7.25 s"), (99.96, "100 s"), (120.4, "120 s"), (1234.6, "1,235 s")],
+)
+def test_a_measured_duration_is_told_with_three_digits(seconds: float, told: str) -> None:
+    """Regression: a turn with `deadline=2` passed "its deadline of 1.99946 s", and a wait "took more than 1.23e+03 s"."""
+    assert shown_seconds(seconds) == told
+    assert f" passed its deadline of {told} and was aborted" in str(TurnTimeout("T-0a1b2c3d-000001", seconds))
+    assert str(WaitedTooLong("the wait", seconds)) == f"the wait took more than {told}; nothing was started, send again later"
 
 
 def test_a_value_without_a_short_text_is_named_by_its_type() -> None:

@@ -51,6 +51,11 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def shown_seconds(seconds: float) -> str:
+    """Returns a measured duration with three digits, or in whole seconds from 100 on: `1.25 s`, `2 s`, `1,235 s`."""
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
 def without_halves(text: str) -> str:
     """Returns a text that has a UTF-8 form: `U+FFFD` for each lone surrogate. Two together become their character."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -215,9 +215,9 @@ def test_with_another_policy_all_sessions_are_counted_and_those_that_change_are_
     outcome = recorded("replay", "--all", "--with-config", other)
     assert (outcome.code, outcome.err) == (0, "")
     first, *_, last = outcome.out.splitlines()
-    assert first == f"{theirs}  1 of 1 turns would have been shown something else"
+    assert first == f"{theirs}  1 of 1 turn would have been shown something else"
     assert not any(each in outcome.out for each in mine)
-    assert last.startswith("3 sessions: 1 changed, 2 unchanged; 1 of 4 turns differ: 1 item more, 0 fewer; ")
+    assert last.startswith("3 sessions: 1 changed, 2 unchanged; 1 of 4 turns differs: 1 item more, 0 fewer; ")
     told = recorded("replay", "--all", "--with-config", other, "--json").json
     assert {each["session_id"] for each in told["sessions"]} == {theirs, *mine}
     counts = [told["summary"][f"sessions_{each}"] for each in ("changed", "unchanged", "not_comparable")]

@@ -25,6 +25,7 @@ from kitchener.gateway.routing import check_router
 from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import amount_of_money
 from kitchener.inspection.spending import Spending, in_all
+from kitchener.plain_names import counted
 from kitchener.records import events
 from kitchener.records.attempt_record import billed_answer
 from kitchener.records.prompt import RULES_MODEL
@@ -259,14 +260,17 @@ class RerouteReport:
             f" failed calls {failed['recorded']:,} → {failed['other']:,}"
         )
         if found["assumed_to_answer"]:
-            assumed = f"{found['assumed_to_answer']:,} calls go to a provider without a recorded attempt"
+            goes = "goes" if found["assumed_to_answer"] == 1 else "go"
+            assumed = f"{counted(found['assumed_to_answer'], 'call')} {goes} to a provider without a recorded attempt"
             yield f"{assumed}, which is assumed to answer"
         if self.knows_prices:
             before, after = amount_of_money(cost["recorded"]), amount_of_money(cost["other"])
             sums = f"{before} → {after} ({amount_of_money(cost['difference'], signed=True)})"
             yield f"cost {'unknown' if cost['unpriced_calls'] == found['calls'] else sums}"
         if cost["unpriced_calls"] and self.knows_prices:
-            yield f'{cost["unpriced_calls"]:,} calls without a known price are in neither sum; see [router.prices."<model>"]'
+            unpriced = counted(int(cost["unpriced_calls"]), "call")
+            are = "is" if cost["unpriced_calls"] == 1 else "are"
+            yield f'{unpriced} without a known price {are} in neither sum; see [router.prices."<model>"]'
 
 
 def _row(pair: RoutePair) -> dict[str, object]:

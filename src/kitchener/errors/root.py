@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, get_args
 
 from kitchener.model_usage import Usage
+from kitchener.plain_names import shown_seconds
 
 
 class KitchenerError(Exception):
@@ -63,7 +64,7 @@ class WaitedTooLong(Overloaded):
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(what, 0)
         self.seconds = seconds
-        self.args = (f"{what} took more than {seconds:,.3g} s; nothing was started, send again later",)
+        self.args = (f"{what} took more than {shown_seconds(seconds)}; nothing was started, send again later",)
 
 
 class TurnOverloaded(Overloaded):
@@ -91,7 +92,8 @@ class TurnTimeout(KitchenerError):
         self.seconds: float = seconds
         self.waited_for: str = waited_for
         why = f" ({waited_for})" if waited_for else ""
-        super().__init__(f"turn {turn_id} passed its deadline of {seconds:g} s{why} and was aborted; the session is usable")
+        late = f"turn {turn_id} passed its deadline of {shown_seconds(seconds)}"
+        super().__init__(f"{late}{why} and was aborted; the session is usable")
 
 
 class TurnReplaced(KitchenerError):

@@ -114,7 +114,7 @@ class Spending:
         known = f"{amount_of_money(self.known_cost)} and an unknown sum" if self.known_cost else "unknown"
         names = sorted(self.unpriced)
         missing = " and ".join(f'[router.prices."{one_line(each, _WIDTH)}"]' for each in names[:_MOST_NAMED])
-        others = f" and those of {len(names) - _MOST_NAMED} more models" if len(names) > _MOST_NAMED else ""
+        others = f" and those of {counted(len(names) - _MOST_NAMED, 'more model')}" if len(names) > _MOST_NAMED else ""
         return f"cost {known}: set {missing}{others}"
 
 

@@ -195,7 +195,7 @@ def _shown(value: object) -> str:
 
 def _shown_diff(diff: str) -> list[str]:
     lines = diff.splitlines()
-    rest = [f"… and {len(lines) - _ROWS:,} lines more; --json has them all"] if len(lines) > _ROWS else []
+    rest = [f"… and {counted(len(lines) - _ROWS, 'more line')}; --json has them all"] if len(lines) > _ROWS else []
     return [f"    {_shown(line)}" for line in [*lines[:_ROWS], *rest]]
 
 

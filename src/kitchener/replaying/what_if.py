@@ -110,7 +110,9 @@ class WhatIfReport:
             return f"{self.session_id}  not readable: {self.unreadable}"
         if self.erased and not self.turns:
             return f"{self.session_id}  {_of_erased(self.erased)}"
-        head = f"{self.session_id}  {len(self.changed)} of {len(self.turns)} turns would have been shown something else"
+        head = (
+            f"{self.session_id}  {len(self.changed)} of {counted(len(self.turns), 'turn')} would have been shown something else"
+        )
         if self.erased:
             head += f"; {_of_erased(self.erased)}"
         return "\n".join([head, *(each.text() for each in self.changed)])
@@ -175,8 +177,9 @@ def summary_text(reports: Sequence[WhatIfReport]) -> str:
     sessions = f"{found['sessions_changed']:,} changed, {found['sessions_unchanged']:,} unchanged"
     if found["sessions_not_comparable"]:
         sessions += f", {found['sessions_not_comparable']:,} not comparable"
+    differ = f"{counted(found['turns'], 'turn')} {'differs' if found['changed'] == 1 else 'differ'}"
     return (
-        f"{counted(found['sessions'], 'session')}: {sessions}; {found['changed']:,} of {found['turns']:,} turns differ:"
+        f"{counted(found['sessions'], 'session')}: {sessions}; {found['changed']:,} of {differ}:"
         f" {counted(found['came_in'], 'item')} more, {found['went_out']:,} fewer;"
         f" context {before['tokens']:,} → {after['tokens']:,} tokens,"
         f" beginning shared with the turn before {before['prefix_tokens']:,} → {after['prefix_tokens']:,}"

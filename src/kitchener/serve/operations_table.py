@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kitchener.config import ServeRight
 from kitchener.serve.access.guard import caller_of
 from kitchener.serve.answer_models.answer import ProblemAnswer
+from kitchener.serve.body_problems import body_problem
 from kitchener.serve.problems import RequestRefused, json_response
 
 M = TypeVar("M", bound=BaseModel)
@@ -97,8 +98,6 @@ _EVENT: Final = {
     "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
 }
 _PLAIN: Final = str.maketrans({"/": "_", "{": None, "}": None})
-_NO_OBJECT: Final = "Input should be a JSON object"
-"""In place of pydantic's text, which names a class of this library."""
 _ERROR: Final = {"application/json": {"schema": {"$ref": f"{_MODELS}{ProblemAnswer.__name__}"}}}
 
 
@@ -137,10 +136,7 @@ def checked_body(model: type[M], found: object) -> M:
     try:
         return model.model_validate(found)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"])) or "body"
-        told = _NO_OBJECT if first["type"] in ("model_type", "dict_type") else first["msg"]
-        raise RequestRefused(400, "invalid_request", f"{place}: {told}") from None
+        raise RequestRefused(400, "invalid_request", body_problem(error)) from None
 
 
 def read_json(data: bytes) -> object:

@@ -276,6 +276,26 @@ def test_a_chat_that_continues_a_session_asks_about_what_waits_there(desk: str, 
     assert notes(tmp_path) == ["milk"]
 
 
+def test_a_chat_names_the_id_of_a_call_that_looks_like_another_one(cli: Cli, desk: str, tmp_path: Path) -> None:
+    """Regression: the same question appeared twice, and nobody could tell whether an answer had been taken."""
+    terminal = Terminal(tmp_path, arguments=("last",), PYTHONPATH=str(tmp_path))
+    try:
+        terminal.read_until(f'write_note {{"text":"milk"}}: {ASKS}')
+        terminal.type('write a note "milk"')
+        terminal.read_until('write_note {"text":"milk"} (WO-')
+        (second,) = {each["approval_id"] for each in cli("approval", "list", "last", "--json").json} - {desk}
+        typed(terminal, "/approvals", "2 tool calls of this session wait for you", f"({desk}): {ASKS}")
+        typed(terminal, "n", "did not allow", f"({second}): {ASKS}")
+        typed(terminal, "y", "noted milk")
+        terminal.type("/quit")
+        assert terminal.finish() == 0
+    finally:
+        terminal.close()
+    assert notes(tmp_path) == ["milk"]
+    answered = {each["approval_id"]: each["status"] for each in cli("approval", "list", "--all", "--json").json}
+    assert (answered[desk], answered[second]) == ("denied", "approved")
+
+
 def test_a_chat_takes_the_answer_to_a_question_of_a_tool(tmp_path: Path) -> None:
     (tmp_path / "desk_of_cli.py").write_text(QUESTIONS)
     (tmp_path / "kitchener.toml").write_text(SETTINGS.replace("write_note", "book_table") + 'classify = "rules"\n')

@@ -16,6 +16,7 @@ from anyio.from_thread import start_blocking_portal
 from kitchener.cli.config import doctor
 from kitchener.cli.terminal.output import file_problem
 from kitchener.clock import SystemClock
+from kitchener.gateway.providers.endpoint_errors import CHECK_KEY
 from kitchener.gateway.providers.offline import OfflineProvider
 from kitchener.records.prompt import PromptRequest, PromptResponse, Provider
 from tests.actors.similarity.kit import CHATTER, DOG, Meanings, config, opened, say
@@ -99,6 +100,7 @@ def test_a_probe_tells_a_dead_port_from_a_provider_that_answers(cli: Cli, tmp_pa
             "<!DOCTYPE html>\n<html><head><title>404\n Not Found</title></head><body><h1>nginx</h1></body></html>",
             'HTTP 404: a web page "404 Not Found" instead of JSON; check `base_url`',
         ),
+        (403, "<html><title>No entry</title></html>", f'HTTP 403: a web page "No entry" instead of JSON; {CHECK_KEY}'),
         (502, "<html><body><center>down</center></body></html>", "HTTP 502: a web page instead of JSON"),
         (400, "<think> is no element of a page", "HTTP 400: <think> is no element of a page"),
         (

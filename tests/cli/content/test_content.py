@@ -145,7 +145,7 @@ def test_what_a_crash_left_is_told_and_removed(taking: Cli) -> None:
     kept.with_name(".0a.new").write_bytes(b"half")
     assert "unused   1 file that no entry names" in taking("content", "check").out
     (found,) = [each for each in taking("doctor", "--json").json["findings"] if each["what"] == "content"]
-    assert (found["state"], "1 files that no entry names" in found["detail"]) == ("warn", True)
+    assert (found["state"], "1 file that no entry names" in found["detail"]) == ("warn", True)
     assert taking("content", "clean").out == "removed 1 file that no entry named\n"
     assert blobs() == [kept]
     assert taking("content", "clean", "--json").json == {"removed": []}

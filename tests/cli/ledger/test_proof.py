@@ -228,6 +228,15 @@ def test_without_a_signature_it_says_so_plainly(filled: Cli, tmp_path: Path) -> 
     assert filled("ledger", "verify", f"{turn}.proof.json", "--public-key", key).code == 6
 
 
+def test_a_single_entry_is_not_told_as_several(cli: Cli, tmp_path: Path) -> None:
+    """Regression: "1 entries from 1 on"."""
+    (tmp_path / "kitchener.toml").write_text('[agents.ADMIN]\ncontext_mode = "enforce"\n', encoding="utf-8")
+    cli("run", write_messages(tmp_path / "in", ("a", "hello")))
+    told = cli("ledger", "proof", turn_ids(tmp_path)[0]).out.splitlines()
+    (line,) = (each for each in told if each.startswith("  CONTEXT:ADMIN"))
+    assert line.split()[1:] == ["1", "entry", "from", "1", "on,", "head", "1", "NOT", "signed"]
+
+
 def test_a_head_that_was_signed_before_the_turn_does_not_vouch_for_it(filled: Cli, tmp_path: Path) -> None:
     filled("ledger", "checkpoint")
     filled("run", write_messages(tmp_path / "in2", ("late", "hello")))

@@ -73,6 +73,15 @@ async def test_bad_answers_are_errors_that_quote_nothing(kind: str) -> None:
     assert "secret plan" not in str(caught.value)
 
 
+async def test_a_wrong_key_is_told_with_the_setting_to_check() -> None:
+    async with asking(BAD["unauthorized"]) as (_, provider):
+        with pytest.raises(ProviderError, match=r"answered with status 401; check `api_key`; if there is none, set"):
+            await provider.embed(["one"])
+    async with asking(error(503)) as (_, provider):
+        with pytest.raises(ProviderError, match=r"answered with status 503$"):
+            await provider.embed(["one"])
+
+
 async def test_a_lost_connection_is_told_in_a_sentence() -> None:
     """As for models; it was the name of a class of the HTTP client."""
     async with asking(cut()) as (_, provider):

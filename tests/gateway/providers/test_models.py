@@ -273,6 +273,24 @@ async def test_each_misbehaviour_has_its_reason_and_costs_one_request(what: str)
     assert len(server.hits) == 1
 
 
+@pytest.mark.parametrize("what", ["401", "403", "OpenRouter, a wrong key", "OpenRouter's moderation", "One API, no money"])
+async def test_only_a_wrong_or_missing_key_is_told_with_the_setting_to_check(what: str) -> None:
+    """Regression: the error named no remedy. A 403 may also be about a message or an account."""
+    no_money = told(403, code="insufficient_user_quota")
+    answer = no_money if what == "One API, no money" else MISBEHAVIOUR[what][0]
+    async with served(answer) as (_, gateway):
+        failed = await failure_of(gateway)
+    has_remedy = failed.detail.endswith('; check `api_key`; if there is none, set `api_key = "env:NAME"`')
+    assert has_remedy == (failed.reason == "authentication") == (what in ("401", "403", "OpenRouter, a wrong key"))
+
+
+async def test_a_remedy_continues_the_sentence_of_an_endpoint() -> None:
+    """OpenAI's text about a wrong key ends with a full stop."""
+    async with served(told(401, "Incorrect API key provided. See our page.")) as (_, gateway):
+        failed = await failure_of(gateway)
+    assert failed.detail.startswith("HTTP 401: Incorrect API key provided. See our page; check `api_key`")
+
+
 TOO_LONG = {
     "Anthropic": "prompt is too long: 210000 tokens > 200000 maximum",
     "Bedrock": "Input is too long for requested model.",

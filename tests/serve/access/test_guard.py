@@ -255,19 +255,55 @@ async def test_a_body_that_is_no_request_is_refused_and_not_repeated(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("body", "place"),
+    ("body", "told"),
     [
-        ([], "body"),
-        ({**chat_body("hello"), "messages": ["hello"]}, "messages.0"),
-        ({**chat_body("hello"), "stream_options": 3}, "stream_options"),
-        ({**chat_body("hello"), "response_format": "json"}, "response_format"),
+        ([], "body: expected a JSON object, not a list"),
+        ({**chat_body("hello"), "messages": ["hello"]}, "messages.0: expected a JSON object, not a text"),
+        ({**chat_body("hello"), "stream_options": 3}, "stream_options: expected a JSON object, not a number"),
+        ({**chat_body("hello"), "response_format": "json"}, "response_format: expected a JSON object, not a text"),
+        ({"messages": []}, "model: required, but missing"),
+        ({**chat_body("hello"), "messages": []}, "messages: expected a list of at least 1 item, not of 0"),
+        ({**chat_body("hello"), "model": "m" * 300}, "model: expected a text of at most 256 characters, not of 300"),
+        ({**chat_body("hello"), "stream": "off"}, "stream: expected true or false, not a text"),
+        ({**chat_body("hello"), "n": 1.5}, "n: expected a whole number, not a fraction"),
+        ({**chat_body("hello"), "n": "PRIVATE"}, "n: expected a whole number, not a text"),
+        (
+            {**chat_body("hello"), "messages": [{"role": "user", "content": 3}]},
+            "messages.0.content: expected a text or a list, not a number",
+        ),
+        (
+            {**chat_body("hello"), "messages": [{"role": "user", "content": ["PRIVATE"]}]},
+            "messages.0.content.0: expected a JSON object, not a text",
+        ),
+        (
+            {**chat_body("hello"), "messages": [{"role": "PRIVATE"}]},
+            "messages.0.role: expected 'system', 'developer', 'user', 'assistant', 'tool' or 'function', not another text",
+        ),
     ],
 )
-async def test_a_field_that_is_no_object_is_told_in_words_of_the_api(tmp_path: Path, body: object, place: str) -> None:
-    """Regression: the text named a class of this library."""
+async def test_a_wrong_field_is_told_in_plain_words(tmp_path: Path, body: object, told: str) -> None:
+    """The field, what it takes, and the kind or the size of what was given. Regression: the text was pydantic's, such as "List
+    should have at least 1 item after validation, not 0", and named classes of this library."""
     async with serving(tmp_path / "root") as client:
         found = await client.ask("POST", COMPLETIONS, body)
-        assert found.json["error"]["message"] == f"{place}: Input should be a JSON object"
+        assert (found.status, found.json["error"]["message"]) == (400, told)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"input": ""}, "input: expected a text of at least 1 character, not of 0"),
+        ({"input": [{}] * 20_000}, "input: expected a list of at most 19,999 items, not of 20,000"),
+        ({"input": 3}, "input: expected a text or a list, not a number"),
+        ({"input": "hello", "tool_choice": []}, "tool_choice: expected a text or a JSON object, not a list"),
+        ({"input": "hello", "conversation": True}, "conversation: expected a text or a JSON object, not true or false"),
+    ],
+)
+async def test_a_field_of_several_kinds_is_told_once(tmp_path: Path, body: object, told: str) -> None:
+    """Regression: the place was `input.str`, and the text was about one of the kinds alone."""
+    async with serving(tmp_path / "root") as client:
+        found = await client.ask("POST", "/v1/responses", body)
+        assert (found.status, found.json["error"]["message"]) == (400, told)
 
 
 async def test_a_body_that_grows_beyond_the_limit_is_refused_while_it_comes(tmp_path: Path) -> None:

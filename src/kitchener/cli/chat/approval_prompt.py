@@ -38,12 +38,16 @@ class ApprovalPrompt:
     _waiting: list[ApprovalInfo] = field(default_factory=list)
     _known: set[str] = field(default_factory=set)
     """The calls about which it has asked."""
+    _alike: dict[str, set[str]] = field(default_factory=dict)
+    """The ids of the calls about which it has asked, by what the questions show of them."""
     _is_editing: bool = False
 
     async def read(self, session_id: str) -> int:
         """Finds all calls that wait, to ask about them. Returns how many there are."""
         self._waiting, self._is_editing = await self._find(session_id), False
-        self._known.update(each.approval_id for each in self._waiting)
+        for each in self._waiting:
+            self._known.add(each.approval_id)
+            self._alike.setdefault(_shown_call(each), set()).add(each.approval_id)
         return len(self._waiting)
 
     async def read_new(self, session_id: str) -> list[ApprovalInfo]:
@@ -110,8 +114,11 @@ class ApprovalPrompt:
         self._waiting, self._is_editing = [], False
 
     def _question(self) -> str:
-        """The question about the first call."""
-        question = _question(self._waiting[0])
+        """The question about the first call. Has its id if another question of this chat shows the same call."""
+        call = _shown_call(self._waiting[0])
+        if len(self._alike[call]) > 1:
+            call = f"{call} ({self._waiting[0].approval_id})"
+        question = f"{call}{_choices(self._waiting[0])}; or type your next message"
         return question if self.asker == self.agent_class else f"{self.asker} asks: {question}"
 
     def _next(self) -> None:
@@ -145,13 +152,16 @@ def _answers(request: ApprovalInfo) -> tuple[str, ...]:
     return (*_NO, *_EDIT) if request.response_schema is not None else (*_YES, *_NO)
 
 
-def _question(request: ApprovalInfo) -> str:
-    call = _cut(request, f"{request.tool_id} {arguments_text(request)}")
+def _shown_call(request: ApprovalInfo) -> str:
+    """What a question shows of a call: the tool's own question, or the tool and its arguments."""
+    call = f"{request.tool_id} {arguments_text(request)}"
+    return _cut(request, str(opened(request.request.get("message", "")) or call) if _is_question(request) else call)
+
+
+def _choices(request: ApprovalInfo) -> str:
     if not _is_question(request):
-        return f"{call}: [y]es, [n]o, [a]lways in this session, [e]dit; or type your next message"
-    asked = _cut(request, str(opened(request.request.get("message", "")) or call))
-    answers = "[e]nter an answer, [n]o" if request.response_schema is not None else "[y]es, [n]o"
-    return f"{asked} {answers}; or type your next message"
+        return ": [y]es, [n]o, [a]lways in this session, [e]dit"
+    return " [e]nter an answer, [n]o" if request.response_schema is not None else " [y]es, [n]o"
 
 
 def _cut(request: ApprovalInfo, text: str) -> str:

@@ -238,7 +238,7 @@ def _providers(config: RuntimeConfig, *, is_checked: bool) -> Iterator[Finding]:
             facts.append(f"adds {', '.join(map(described_key, provider.request_fields))}")
         if provider.headers:
             facts.append(f"headers {', '.join(map(described_key, provider.headers))}")
-        facts.append(f"{provider.max_concurrency} calls at once, {config.limits.gateway_queue} may wait")
+        facts.append(f"{counted(provider.max_concurrency, 'call')} at once, {config.limits.gateway_queue} may wait")
         if provider_id == router.default_provider:
             facts.append("default")
         problem = anyio.run(_opening_problem, router, provider_id) if is_checked else None
@@ -299,7 +299,7 @@ async def _ledgers(config: RuntimeConfig) -> list[Finding]:
         return [Finding("ledgers", "ok", f"none under {shown_path(str(places.root))} yet")]
     index = [path for path in index_dir(places.config).glob("*.sqlite") if is_file(path)]
     size = _bytes_of(index_dir(places.config).glob("*.sqlite*"))  # with what SQLite has not merged yet
-    detail = f"{len(index)} files, {size:,} bytes; derived from the ledgers, rebuilt where they are missing"
+    detail = f"{counted(len(index), 'file')}, {size:,} bytes; derived from the ledgers, rebuilt where one is missing"
     return [*findings, Finding("indexes", "ok", detail)]
 
 
@@ -316,7 +316,7 @@ async def _content(config: RuntimeConfig) -> list[Finding]:
         first = report.faults[0]
         return [Finding("content", "fail", f"{detail}, {len(report.faults):,} damaged: {first.path}: {first.problem}")]
     if report.orphans:
-        unused = f"{len(report.orphans):,} files that no entry names: `kitchener content clean` removes them"
+        unused = f"{counted(len(report.orphans), 'file')} that no entry names; `kitchener content clean` removes such files"
         return [Finding("content", "warn", f"{detail}; {unused}")]
     return [Finding("content", "ok", detail)]
 
@@ -338,7 +338,7 @@ async def _ledger(places: LedgerPaths, agent_class: str, name: LedgerName) -> Fi
         head += f", entry {signed.seq:,} signed by {signed.signer}"
     use = f"in use by {held}" if held else "not in use"
     size = _bytes_of([path, *folder_of(path).glob("*")])
-    return Finding(what, "ok", f"{seq:,} entries, {size:,} bytes, {head}, {use}")
+    return Finding(what, "ok", f"{counted(seq, 'entry', 'entries')}, {size:,} bytes, {head}, {use}")
 
 
 def _bytes_of(paths: Iterable[Path]) -> int:
@@ -362,7 +362,7 @@ async def _load(places: LedgerPaths, agent_class: str) -> Finding:
     except KitchenerError as error:
         return Finding(what, "fail", str(error))
     overloaded = ends.total() - ends["other"]
-    detail = f"{overloaded:,} of the newest {ends.total():,} turns found a full queue"
+    detail = f"{overloaded:,} of the newest {counted(ends.total(), 'turn')} found a full queue"
     if not overloaded:
         return Finding(what, "ok", detail)
     return Finding(what, "warn", f"{detail}: {ends['refused']:,} refused, {ends['cut off']:,} cut off at their deadline")

@@ -10,6 +10,7 @@ from kitchener.cli.exits import DAMAGED, OK
 from kitchener.cli.terminal.output import print_json, print_text
 from kitchener.errors import FolderDamaged
 from kitchener.ledger.bundles.bundle_check import VerifiedSection
+from kitchener.plain_names import counted
 from kitchener.runtime.portable.folder import SessionFolder, read_folder
 
 
@@ -27,12 +28,13 @@ def verify_folder(path: Path, public_key: str | None, *, is_json: bool) -> int:
         print_json(_as_json(path, folder))
         return OK
     manifest = folder.manifest
+    entries = counted(folder.count, "entry", "entries")
     print_text(
-        f"ok       {path}: {folder.count:,} entries of session {manifest.session_id} of {manifest.subject_id!r}"
-        f" ({manifest.agent_class}), {manifest.turns:,} completed turns, exported {manifest.exported_at}"
+        f"ok       {path}: {entries} of session {manifest.session_id} of {manifest.subject_id!r}"
+        f" ({manifest.agent_class}), {counted(manifest.turns, 'completed turn')}, exported {manifest.exported_at}"
     )
     for section in folder.sections.values():
-        print_text(f"         {section.ledger_id}: {len(section.lines):,} entries; {_vouched(section)}")
+        print_text(f"         {section.ledger_id}: {counted(len(section.lines), 'entry', 'entries')}; {_vouched(section)}")
     if folder.key_file is not None:
         print_text(f"         the key of {manifest.subject_id!r} is in it: anybody with the folder can read all that they said")
     return OK

@@ -37,7 +37,7 @@ from kitchener.ledger.accept_head import accept_head as accept_head_of
 from kitchener.ledger.index.index_dirs import index_dirs_near
 from kitchener.ledger.verify.checkpoint import sign_ledger
 from kitchener.ledger.verify.verification import unreadable
-from kitchener.plain_names import quoted
+from kitchener.plain_names import counted, quoted
 from kitchener.records import events
 from kitchener.runtime.content_integrity import check_content
 from kitchener.runtime.portable.folder import folder_at
@@ -286,7 +286,8 @@ def _line(report: VerifyReport) -> str:
     if report.fault is None:
         held = report.checkpoint
         signed = f"; entry {held.seq:,} signed by {held.signer}" if held is not None else ""
-        return f"ok       {report.path}: {report.entries:,} entries, head {report.head}, {report.seconds:.2f} s{signed}"
+        entries = counted(report.entries, "entry", "entries")
+        return f"ok       {report.path}: {entries}, head {report.head}, {report.seconds:.2f} s{signed}"
     return f"damaged  {report.fault!s}"
 
 

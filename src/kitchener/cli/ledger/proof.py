@@ -29,7 +29,7 @@ from kitchener.ledger.verify.checkpoint import read_checkpoint, sign_ledger
 from kitchener.memory.recorded_signals import stored_signals, turn_of_signals
 from kitchener.memory.signals import event_id
 from kitchener.memory.subject_cache import OVERLAYS, artifact_key
-from kitchener.plain_names import quoted
+from kitchener.plain_names import counted, quoted
 from kitchener.records import events
 from kitchener.records.entries import (
     MemoryPayload,
@@ -180,7 +180,7 @@ def verify_proof(path: Path, public_key: str | None, *, is_json: bool) -> int:
     elif report.fault is not None:
         print_text(f"damaged  {path}: {report.fault!s}")
     else:
-        print_text(f"ok       {path}: {report.entries:,} entries of turn {report.turn_id}, {report.end}")
+        print_text(f"ok       {path}: {counted(report.entries, 'entry', 'entries')} of turn {report.turn_id}, {report.end}")
         for line in report.heads:
             print_text(f"         vouched for: {line}")
         for ledger_id, runs in report.withheld.items():
@@ -257,12 +257,12 @@ def _print_sections(turn_id: str, path: Path, sections: list[BundleSection], *, 
         facts = {"turn_id": turn_id, "path": str(path), "bytes": size, "entries": entries, "signed": is_signed}
         print_json({**facts, "ledgers": [section.as_json() for section in sections]})
         return
-    print_text(f"{turn_id}: {entries} entries of {len(sections)} ledgers, {size:,} bytes, in {path}")
+    held = f"{counted(entries, 'entry', 'entries')} of {counted(len(sections), 'ledger')}"
+    print_text(f"{turn_id}: {held}, {size:,} bytes, in {path}")
     for section in sections:
         by = f"signed by {section.checkpoint.signer}" if section.checkpoint is not None else "NOT signed"
-        print_text(
-            f"  {section.ledger_id:<16} {section.entries:>4} entries from {section.first:,} on, head {section.head_seq:,} {by}"
-        )
+        held = counted(section.entries, "entry", "entries")
+        print_text(f"  {section.ledger_id:<16} {held:>12} from {section.first:,} on, head {section.head_seq:,} {by}")
     if not is_chain and any(section.is_chain for section in sections):
         print_text(
             "An earlier version signed the head, so the bundle names every entry up to it. Sign it again with `kitchener"

@@ -141,7 +141,7 @@ def _change_lines(change: MemoryChange, whom: str, turns: Mapping[str, TurnText]
     if overlay is not None:
         snapshot = overlay.gate_snapshot or {}
         gate = (
-            f": {snapshot['count']} events in {snapshot['sessions']} sessions"
+            f": {counted(snapshot['count'], 'event')} in {counted(snapshot['sessions'], 'session')}"
             if snapshot.keys() >= {"count", "sessions"}
             else ""
         )

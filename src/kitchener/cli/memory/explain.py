@@ -185,14 +185,16 @@ class ArtifactExplanation:
         yield f"  learned {learned_at(overlay)} from {overlay.signal_id}{author}"
         snapshot, gate = overlay.gate_snapshot, self.gate
         if snapshot is not None:
-            then = f"{snapshot.get('count', '?')} events in {snapshot.get('sessions', '?')} sessions"
+            then = "an unknown count"
+            if snapshot.keys() >= {"count", "sessions"}:
+                then = f"{counted(snapshot['count'], 'event')} in {counted(snapshot['sessions'], 'session')}"
             needs = f"{gate.count_threshold} in {gate.session_threshold}"
             now = f"{gate.count} in {gate.session_count}"
             yield f"  its gate opened at {then}; it needs {needs}, {now} count now ({gate.reason})"
 
     def _because(self) -> Iterator[str]:
         sessions = len({each.session_id for each in self.evidence})
-        yield f"\nbecause of {len(self.evidence)} events in {sessions} sessions:"
+        yield f"\nbecause of {counted(len(self.evidence), 'event')} in {counted(sessions, 'session')}:"
         for turn_id in _first(self.source_turns()):
             turn = self.turns[turn_id]
             mine = [each for each in self.evidence if each.turn_id == turn_id]

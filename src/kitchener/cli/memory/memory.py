@@ -71,7 +71,7 @@ def signals(
                     for signal_id, each in failed.items():
                         print_text(each.line(signal_id))
                 else:
-                    print_text(f"no signals{f' with at least {min_count} events' if min_count else ''}")
+                    print_text(f"no signals with at least {counted(min_count, 'event')}" if min_count else "no signals")
         return OK
 
     return anyio.run(work)

@@ -168,8 +168,8 @@ class Sweep:
         found = self._on_record()
         whose = counted(found["subjects"], "subject") if self.subject_id is None else self.subject_id
         print_text(
-            f"{whose} ({agent_class}): {found['signals']:,} signals in {found['turns']:,} turns;"
-            f" on record {found['artifacts']:,} artifacts, {found['taken_back']:,} taken back"
+            f"{whose} ({agent_class}): {counted(found['signals'], 'signal')} in {counted(found['turns'], 'turn')};"
+            f" on record {counted(found['artifacts'], 'artifact')}, {found['taken_back']:,} taken back"
         )
         rows = [_row(each, GateSetting.of(self.config)) for each in self.outcomes]
         knobs = [knob.name for knob in fields(GateSetting)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import anyio
 import anyio.to_thread
@@ -18,6 +18,7 @@ from kitchener.actors.supervisor import HO2Supervisor
 from kitchener.cli.exits import INTERRUPTED, NEGATIVE, OK, CommandFailed
 from kitchener.cli.options import NO_OPTIONS, OUTPUT_NAMES, JsonFlag, Options, listens, named_argument, whole_number
 from kitchener.cli.run.message_files import Conversation, FileMessage, Messages, Results
+from kitchener.cli.run.recorded_turns import FinishedTurn, FinishedTurns, read_finished, turn_key
 from kitchener.cli.terminal.log_lines import LogLevel, logged_from
 from kitchener.cli.terminal.output import print_json, print_text, say
 from kitchener.cli.terminal.progress import progress_bar
@@ -28,8 +29,6 @@ from kitchener.inspection.ledger_files import LedgerPaths
 from kitchener.inspection.shown_text import one_line
 from kitchener.ledger import LedgerReader
 from kitchener.plain_names import counted, quoted
-from kitchener.records import events
-from kitchener.records.entries import SealedText, TurnCompletedPayload, TurnStartedPayload, payload_as
 from kitchener.records.output_schema import MAX_SCHEMA_CHARS, OutputSchema, output_schema_of
 from kitchener.records.parts import FilePart
 from kitchener.records.turn import TurnResult
@@ -44,7 +43,7 @@ _SHOWN_CHARS: Final = 400
 """Most characters of an error that the command shows. The results have all of it."""
 
 
-def run(
+def run(  # noqa: PLR0913  options of a command, all by keyword
     messages: Annotated[Path, Parameter(name="IN.jsonl", help="JSON lines of `{conversation, subject_id, message, parts}`.")],
     /,
     *,
@@ -60,6 +59,9 @@ def run(
     output_schema: Annotated[
         Path | None, Parameter(help="A JSON schema: each reply is an object that fits it, and each result has it as `output`.")
     ] = None,
+    retry_failed: Annotated[
+        bool, Parameter(negative="", help="Send each message again whose turn ended with an error in an earlier run.")
+    ] = False,
     json: JsonFlag = False,
     log_level: LogLevel = None,
 ) -> int:
@@ -68,6 +70,10 @@ def run(
     Keeps the order of messages within a conversation; different conversations may be mixed. Each conversation is one session,
     found by its name. Recorded turns never run again, so to resume an interrupted run, repeat the command. `subject_id` is
     optional, and so is `parts`, a list of paths of images and files.
+
+    With `--retry-failed`, a message whose turn ended with an error is sent again as a new turn, at the end of its conversation.
+    The model sees it there, behind the failed turn and the later messages. If that would confuse it, give the conversation
+    another name in the file; it then starts anew. Tools that ran in the failed turn may run again.
 
     A result is `{conversation, ordinal, session_id, turn_id, response, error}`. The file appears when all results are there. If
     a turn cannot run, the rest of its conversation is skipped. Exits with 1 if a result has an error. With `--output-schema`, a
@@ -79,9 +85,11 @@ def run(
         kitchener run dialogues.jsonl -o results.jsonl
         kitchener run dialogues.jsonl --concurrency 200 --root ./ledgers --json
         kitchener run letters.jsonl -o orders.jsonl --output-schema order.schema.json
+        kitchener run dialogues.jsonl -o results.jsonl --retry-failed
     """
     with logged_from(log_level):
-        return anyio.run(partial(_run, options, messages, output, concurrency, attach, output_schema, is_json=json))
+        command = partial(_run, options, messages, output, concurrency, attach, output_schema)
+        return anyio.run(partial(command, retries_failed=retry_failed, is_json=json))
 
 
 async def _run(
@@ -92,6 +100,7 @@ async def _run(
     attach: Sequence[Path],
     schema_file: Path | None,
     *,
+    retries_failed: bool,
     is_json: bool,
 ) -> int:
     loaded, asked = options.load_checked(), _output_schema(schema_file)
@@ -110,13 +119,14 @@ async def _run(
             stack.callback(results.close)
         before = await stack.enter_async_context(LedgerPaths(config).reader(options.agent))
         async with open_runtime(loaded, admin_socket=listens(config)) as runtime:
-            batch = _FileRun(runtime.supervisor(options.agent), messages, results, before, attach, asked)
+            supervisor = runtime.supervisor(options.agent)
+            batch = _FileRun(supervisor, messages, results, before, attach, asked, retries_failed=retries_failed)
             tune_gc()
             began = anyio.current_time()
             await batch.run(concurrency, config.limits.shutdown_grace_s)
             seconds = anyio.current_time() - began
         if not batch.is_complete:
-            told = f"interrupted after {batch.turns} turns; run the same command again to continue"
+            told = f"interrupted after {counted(batch.turns, 'turn')}; run the same command again to continue"
             raise CommandFailed(INTERRUPTED, "interrupted", told)
         if results is not None:
             await anyio.to_thread.run_sync(results.write)
@@ -165,7 +175,9 @@ def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:
             {
                 "turns": batch.turns,
                 "done_before": batch.done_before,
+                "retried": batch.retried,
                 "failed": batch.failed,
+                "failed_turns": batch.failed_turns,
                 "waiting": batch.asking,
                 "seconds": round(seconds, 3),
                 "turns_per_s": round(speed, 1),
@@ -174,13 +186,23 @@ def _summarise(batch: "_FileRun", seconds: float, *, is_json: bool) -> None:
     elif not batch.count:
         print_text("nothing to do: the file has no messages")
     elif not batch.turns and not batch.failed:
-        print_text(f"nothing left to do: all {batch.done_before:,} turns were done before")
+        done = f"all {batch.done_before:,} turns were" if batch.done_before > 1 else "its one turn was"
+        print_text(f"nothing left to do: {done} done before")
     else:
         before = f", {batch.done_before:,} done before" if batch.done_before else ""
         failed = f", {batch.failed:,} failed" if batch.failed else ""
-        print_text(f"{batch.turns:,} turns in {seconds:.1f} s ({speed_text(speed)} a second){before}{failed}")
+        ran = (
+            f"{counted(batch.turns, 'turn')} in {seconds:.1f} s ({speed_text(speed)} a second)"
+            if batch.turns
+            else "no new turns"
+        )
+        print_text(f"{ran}{before}{failed}")
         if batch.first_failure:
             say(f"kitchener: {batch.first_failure}")
+        if batch.failed_turns:
+            whose = "its message" if batch.failed_turns == 1 else "their messages"
+            told = f"{counted(batch.failed_turns, 'turn')} ended with an error, in this run or an earlier one"
+            print_text(f"{told}; `--retry-failed` sends {whose} again")
         if batch.asking:
             print_text(f"{counted(batch.asking, 'turn')} asked for approval; `kitchener approval list` shows what waits")
 
@@ -200,17 +222,18 @@ class NotRun:
     wo_id: None = None
 
 
-class _Finished(NamedTuple):
-    """A turn that an earlier run finished."""
+@dataclass(slots=True)
+class _RunningConversation:
+    """A conversation while its messages run."""
 
-    message: SealedText
-    output_schema: str | None
-    """Hash of the schema of the object that the turn asked for; None: text."""
-    completed: TurnCompletedPayload
-
-
-_FinishedTurns = dict[str, _Finished]
-"""Finished turns by their idempotency keys."""
+    conversation: Conversation
+    session_id: str | None
+    finished: FinishedTurns
+    """What earlier runs recorded."""
+    failure: NotRun | None
+    """Why no later message runs; None: nothing prevents it."""
+    retry_failure: NotRun | None = None
+    """Why a message could not be sent again. Later messages keep the turns that they have, and get no new ones."""
 
 
 class _FileRun:
@@ -223,6 +246,7 @@ class _FileRun:
         before: reads the sessions' ledger in its state before this run; None: there was none
         attach: images and files for the first message of each conversation
         asked: the object that each reply must be; None: replies are text
+        retries_failed: whether messages whose turn ended with an error are sent again
     """
 
     def __init__(
@@ -231,19 +255,25 @@ class _FileRun:
         messages: Messages,
         results: Results | None,
         before: LedgerReader | None,
-        attach: Sequence[Path] = (),
-        asked: OutputSchema | None = None,
+        attach: Sequence[Path],
+        asked: OutputSchema | None,
+        *,
+        retries_failed: bool,
     ) -> None:
-        self._asked = asked
+        self._asked, self._retries_failed = asked, retries_failed
         self._attached = tuple(FilePart(each) for each in attach)
         self._supervisor, self._messages, self._results, self._before = supervisor, messages, results, before
         self._waiting = iter(messages.conversations.values())
         self.turns = 0
         """Turns that ran now."""
         self.done_before = 0
-        """Turns that an earlier run had finished."""
+        """Messages whose result is a turn that an earlier run had finished."""
+        self.retried = 0
+        """The part of `turns` that sent a message again whose turn had ended with an error."""
         self.failed = 0
         """Messages whose result is an error."""
+        self.failed_turns = 0
+        """The part of `failed` that had a turn, in this run or an earlier one; `--retry-failed` sends them again."""
         self.first_failure = ""
         """The message whose result was the first error, and the error; "": there was none."""
         self.asking = 0
@@ -285,8 +315,7 @@ class _FileRun:
     async def _converse(self, conversation: Conversation) -> None:
         """Runs the messages of one conversation in order. If one cannot run, skips the rest, which depends on it."""
         lines = conversation.lines
-        session_id, finished, refusal = await self._session(conversation)
-        failure: NotRun | None = None
+        running = await self._session(conversation)
         for first in range(0, len(lines), _READ_AT_ONCE):
             chunk = lines[first : first + _READ_AT_ONCE]
             texts = await anyio.to_thread.run_sync(self._messages.read, chunk)
@@ -295,69 +324,69 @@ class _FileRun:
                     return
                 if ordinal == 1 and self._attached:
                     message = FileMessage(message.text, (*self._attached, *message.parts))
-                before = finished.get(_key(conversation, ordinal))
-                outcome: TurnResult | NotRun
-                if failure is not None:
-                    outcome = NotRun("NOT_RUN", f"an earlier message of this conversation failed: {failure.message}")
-                elif refusal is not None:
-                    outcome = failure = refusal
-                elif before is not None and self._is_same(before, message):
-                    outcome = TurnResult.from_payload(before.completed)
-                    self.done_before += 1
-                else:
-                    outcome = await self._turn(message, conversation, session_id, ordinal)
-                    failure = outcome if isinstance(outcome, NotRun) else None
-                    self.turns += failure is None
-                    self.asking += isinstance(outcome, TurnResult) and bool(outcome.pending_approval)
+                outcome = await self._outcome(message, ordinal, running)
                 self._note(outcome, conversation, ordinal)
-                self._keep(line, _record(conversation, ordinal, session_id, outcome, has_output=self._asked is not None))
+                has_output = self._asked is not None
+                self._keep(line, _record(conversation, ordinal, running.session_id, outcome, has_output=has_output))
 
-    def _is_same(self, before: _Finished, message: FileMessage) -> bool:
-        """Whether a finished turn answers a message. Images and files are not compared here, but by the supervisor."""
+    async def _outcome(self, message: FileMessage, ordinal: int, running: _RunningConversation) -> TurnResult | NotRun:
+        """The result of a message: what an earlier run recorded, or a new turn's."""
+        if running.failure is not None:
+            return _not_run(running.failure) if ordinal > 1 else running.failure
+        name = running.conversation.name
+        number, turn = running.finished.last(name, ordinal)
+        if turn is not None:
+            recorded = await self._recorded(message, running, turn_key(name, ordinal, number), turn)
+            if isinstance(recorded, NotRun):
+                running.failure = recorded
+                return recorded
+            if recorded.error is None or not self._retries_failed:
+                self.done_before += 1
+                return recorded
+        if running.retry_failure is not None:
+            return _not_run(running.retry_failure)
+        outcome = await self._turn(message, running, turn_key(name, ordinal, number + 1))
+        if isinstance(outcome, TurnResult):
+            self.turns += 1
+            self.retried += turn is not None
+            self.asking += bool(outcome.pending_approval)
+        elif turn is None:
+            running.failure = outcome
+        else:
+            running.retry_failure = outcome
+        return outcome
+
+    async def _recorded(
+        self, message: FileMessage, running: _RunningConversation, key: str, turn: FinishedTurn
+    ) -> TurnResult | NotRun:
+        """The result of a finished turn; or why it is none of this message, as when the message in the file was changed."""
         wanted = self._asked.hash if self._asked is not None else None
-        return (before.message, before.output_schema) == (message.text, wanted) and not message.parts
+        if (turn.message, turn.output_schema) == (message.text, wanted) and not message.parts:
+            return TurnResult.from_payload(turn.completed)
+        return await self._turn(message, running, key)  # the supervisor also compares images and files
 
-    async def _session(self, conversation: Conversation) -> tuple[str | None, _FinishedTurns, NotRun | None]:
-        """The conversation's session and its turns that were recorded before, or the reason why there is no session."""
+    async def _session(self, conversation: Conversation) -> _RunningConversation:
+        """Finds or starts the conversation's session, and reads its turns that were recorded before."""
         name, subject_id = conversation.name, conversation.subject_id
+        nothing = FinishedTurns({})
         try:
             known = await self._supervisor.find_external(name, subject_id=subject_id)
             if known is None:
-                return await self._supervisor.start_session(subject_id=subject_id, external_id=name), {}, None
-            return known, await self._finished(known), None
+                started = await self._supervisor.start_session(subject_id=subject_id, external_id=name)
+                return _RunningConversation(conversation, started, nothing, None)
+            return _RunningConversation(conversation, known, await read_finished(self._before, known), None)
         except (LedgerError, RuntimeClosed):
             raise
         except KitchenerError as error:
-            return None, {}, NotRun(type(error).__name__, str(error))
+            return _RunningConversation(conversation, None, nothing, NotRun(type(error).__name__, str(error)))
 
-    async def _finished(self, session_id: str) -> _FinishedTurns:
-        """The finished turns of a session, from one pass over its entries."""
-        started: dict[str, tuple[str, TurnStartedPayload]] = {}
-        finished: _FinishedTurns = {}
-        if self._before is None:
-            return finished
-        wanted = (events.TURN_STARTED, events.TURN_COMPLETED)
-        async for entry in self._before.read(session_id=session_id, entry_type=wanted):
-            payload = events.read_payload(entry.entry_type, entry.payload)
-            if entry.entry_type == events.TURN_STARTED:
-                begun = payload_as(TurnStartedPayload, payload)
-                if (key := begun.get("idempotency_key")) is not None:
-                    started[entry.entity_id] = key, begun
-            elif entry.entity_id in started:
-                key, begun = started.pop(entry.entity_id)
-                completed = payload_as(TurnCompletedPayload, payload)
-                finished[key] = _Finished(begun["user_message"], begun.get("output_schema"), completed)
-        return finished
-
-    async def _turn(
-        self, message: FileMessage, conversation: Conversation, session_id: str | None, ordinal: int
-    ) -> TurnResult | NotRun:
+    async def _turn(self, message: FileMessage, running: _RunningConversation, key: str) -> TurnResult | NotRun:
         try:
             return await self._supervisor.handle_turn(
                 message.text,
-                session_id=session_id,
-                subject_id=conversation.subject_id,
-                idempotency_key=_key(conversation, ordinal),
+                session_id=running.session_id,
+                subject_id=running.conversation.subject_id,
+                idempotency_key=key,
                 parts=message.parts,
                 output=self._asked,  # checked once for all messages
             )
@@ -371,6 +400,7 @@ class _FileRun:
         error = outcome.error if isinstance(outcome, TurnResult) else outcome
         if error is not None:
             self.failed += 1
+            self.failed_turns += isinstance(outcome, TurnResult)
             where = f"conversation {quoted(conversation.name)}, message {ordinal:,}"
             self.first_failure = self.first_failure or f"{where}: {error.kind}: {one_line(error.message, _SHOWN_CHARS)}"
 
@@ -380,8 +410,9 @@ class _FileRun:
             self._results.add(line, record)
 
 
-def _key(conversation: Conversation, ordinal: int) -> str:
-    return f"run:{conversation.name}:{ordinal}"
+def _not_run(failure: NotRun) -> NotRun:
+    """The outcome of a message behind one that could not run."""
+    return NotRun("NOT_RUN", f"an earlier message of this conversation failed: {failure.message}")
 
 
 def _record(

@@ -22,7 +22,7 @@ from kitchener.gateway.providers.chat_completions.transport import (
     StatusError,
     open_transport,
 )
-from kitchener.gateway.providers.endpoint_errors import Hiding
+from kitchener.gateway.providers.endpoint_errors import CHECK_KEY, Hiding
 from kitchener.gateway.providers.redaction import Redaction
 from kitchener.gateway.providers.sent_values import SentValues
 
@@ -68,7 +68,8 @@ class EndpointEmbeddings:
     def _failure(self, error: Exception) -> ProviderError:
         if isinstance(error, StatusError):
             reason: ProviderReason = "authentication" if error.status in (401, 403) else "server_error"
-            return ProviderError(_ID, reason, f"the endpoint answered with status {error.status}")
+            remedy = f"; {CHECK_KEY}" if reason == "authentication" else ""
+            return ProviderError(_ID, reason, f"the endpoint answered with status {error.status}{remedy}")
         if isinstance(error, UnusableAnswer):
             return ProviderError(_ID, error.reason, error.detail)
         return connection_failure(_ID, error, self._transport.url, self._redaction)

@@ -25,6 +25,8 @@ NO_CONNECTION_IN_TIME: Final = (
 )
 NOTHING_IN_TIME: Final = "the endpoint sent nothing for too long (`timeout_s`), or stopped in the middle of its answer"
 """What is said of a connection that was not made or ended too early, by every kind of real provider."""
+CHECK_KEY: Final = 'check `api_key`; if there is none, set `api_key = "env:NAME"`'
+"""The remedy if an endpoint wants a key, or another one."""
 
 _REASON_OF_STATUS: Final[dict[int, ProviderReason]] = {
     401: "authentication",
@@ -82,6 +84,8 @@ _LOADING: Final = re.compile(r"\bloading model\b|\bmodel\b.{0,120}\bis (?:curren
 _STATUS: Final = re.compile("[45][0-9]{2}")
 _NOT_THERE: Final = (404, 405)
 """What a server answers to an address or a method that it does not have."""
+_WRONG_KEY: Final = (401, 403)
+"""What a server answers to a wrong or missing key. A 403 may have other reasons, which its body then names."""
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 _WEB_PAGE: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _TITLE: Final = re.compile(r"<title[^<>]{0,100}>([^<]{0,200})", re.IGNORECASE)
@@ -150,9 +154,16 @@ def told_by(status: int, body: object) -> str:
     if isinstance(message, str) and (page := named_web_page(message)) is not None:
         message = f"{page} instead of JSON"
     told = f"{message or _PHRASES.get(status, 'no further explanation')}"
+    remedy = _remedy(status, body, told)
+    return f"HTTP {status}: {told.rstrip('. ')}; {remedy}" if remedy else f"HTTP {status}: {told}"
+
+
+def _remedy(status: int, body: object, told: str) -> str:
+    """What to do about an HTTP status; "": the endpoint's own text must do."""
     # An endpoint that is there and does not know the model says so.
-    hint = "; check `base_url`" if status in _NOT_THERE and "model" not in told.lower() else ""
-    return f"HTTP {status}: {told}{hint}"
+    if status in _NOT_THERE and "model" not in told.lower():
+        return "check `base_url`"
+    return CHECK_KEY if status in _WRONG_KEY and reason_of(status, body) == "authentication" else ""
 
 
 def named_web_page(text: str) -> str | None:

@@ -13,6 +13,7 @@ from kitchener.config import ProviderConfig, RouterConfig, RuntimeConfig
 from kitchener.config.settings_parser import parse_settings, without_secrets
 from kitchener.errors import ConfigError, ProviderError
 from kitchener.gateway import build_providers
+from kitchener.gateway.providers.endpoint_errors import CHECK_KEY
 from kitchener.gateway.routing import check_router
 from tests.gateway.shared.chat_endpoints import endpoint, opened, streamed
 from tests.gateway.shared.fake_server import Answer, completion, error, events, fake_server, unanswered
@@ -129,7 +130,7 @@ async def test_an_endpoint_that_repeats_the_password_of_its_address_shows_it_to_
         server.respond = lambda hit: error(401, f"who is {hit.headers['authorization']}, pass-word?")
         with pytest.raises(ProviderError) as caught:
             await provider.complete(ask())
-    assert caught.value.detail == "HTTP 401: who is Basic ***, ***?"
+    assert caught.value.detail == f"HTTP 401: who is Basic ***, ***?; {CHECK_KEY}"
 
 
 # --- refused settings ---------------------------------------------------------------------------------------------------
