@@ -287,6 +287,7 @@ async def test_a_retry_that_could_pass_a_limit_is_not_made(tmp_path: Path) -> No
     assert result.error is not None
     assert "spending.subject_day_tokens" in result.error.message
     assert "2000 are used" in result.error.message
+    assert "(attempts: 1 scripted empty)" in result.error.message
     assert len(provider.requests) == 1
     report = await replay_session(result.session_id, config=config)
     assert report.is_identical, report.text()

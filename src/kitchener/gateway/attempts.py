@@ -209,7 +209,7 @@ class Attempts:
             if not await failed_alone(error, in_own_task=True):
                 raise
             if isinstance(error, ProviderError):  # of `[spending]`, which refuses this attempt
-                error.output_begun = self.output_begun
+                return self._give_up(error, is_reported=False)
             return error
         self.start_clock()
         return None
