@@ -49,9 +49,14 @@ class Usage:
         return usage if usage.problem() is None else None
 
     @property
+    def served_tokens(self) -> int:
+        """Input tokens that a cache served. Some servers tell more than were sent."""
+        return min(self.cached_tokens or 0, self.input_tokens)
+
+    @property
     def new_tokens(self) -> int:
         """Tokens that no cache served, sent and received. A turn's budget counts these."""
-        return self.input_tokens - min(self.cached_tokens or 0, self.input_tokens) + self.output_tokens
+        return self.input_tokens - self.served_tokens + self.output_tokens
 
     def problem(self) -> str | None:
         """Returns an error text about the first count that is invalid; None: all are valid."""

@@ -62,9 +62,7 @@ class CostTally:
         """Adds the tokens of an answer. Returns how many of them the budget does not count, because a cache served them."""
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens
-        if self._limits.reply_reserve is None or usage.cached_tokens is None:
-            return 0
-        cached = min(usage.cached_tokens, usage.input_tokens)
+        cached = usage.served_tokens if self._limits.reply_reserve is not None else 0
         self._cached_tokens += cached
         return cached
 

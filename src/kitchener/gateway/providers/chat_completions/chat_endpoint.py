@@ -214,8 +214,7 @@ class ChatEndpoint:
             try:
                 answer = await self._transport.post(content)
             except StatusError as error:
-                if is_loading(error.status, error.body) and self._may_wait(began):
-                    await anyio.sleep(LOADING_PAUSE_S)
+                if is_loading(error.status, error.body) and await self._waited(began):
                     continue
                 field = _refused_field(error, content) or _refused_form(error, request, without)
                 if field is None or field in without:  # a field that the settings add is not left out
@@ -228,14 +227,15 @@ class ChatEndpoint:
                 self._refused.add(asked, request, without - known)
             return answer
 
-    def _may_wait(self, began: float) -> bool:
-        """Whether the time of an attempt allows a pause while the model is loaded. The first such pause is logged."""
+    async def _waited(self, began: float) -> bool:
+        """Pauses while a model is loaded, and logs the first pause. Returns False at once if the attempt has no time left."""
         ends = min(anyio.current_effective_deadline(), began + self._transport.timeout_s)
         if anyio.current_time() + 2 * LOADING_PAUSE_S >= ends:  # the next request needs time, too
             return False
         if not self._is_loading:
             self._is_loading = True
             _log.warning("provider loads its model", provider_id=self._provider_id, waits_at_most_s=self._transport.timeout_s)
+        await anyio.sleep(LOADING_PAUSE_S)
         return True
 
     def _learned(self, request: PromptRequest, response: PromptResponse) -> PromptResponse:
